@@ -149,6 +149,16 @@ impl CostProfile {
         }
     }
 
+    /// Least time in which a run's loads and stores are moved: each way at its own rate, and both at what they have together.
+    pub fn moving_ns(&self, plan: &ExecutionPlan) -> u64 {
+        let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
+        let loaded = sum(&mut plan.loads.iter().map(|l| self.moved_bytes(plan, l)));
+        let stored = sum(&mut plan.stores.iter().map(|s| self.moved_back_bytes(plan, s)));
+        let back_ns = to_ns(stored as f64 / self.store_rate());
+        let both_ns = to_ns(loaded.saturating_add(stored) as f64 / self.both_ways_rate());
+        self.transfer_ns(loaded).max(back_ns).max(both_ns)
+    }
+
     /// What one load or store of so many bytes takes from computing.
     pub fn load_ns(&self, bytes: u64) -> u64 {
         self.load_handling_ns + (bytes as f64 * self.load_handling_ns_per_byte).round() as u64

@@ -63,6 +63,16 @@ impl Plan {
         self.base_overhead_bytes() + arena_bytes
     }
 
+    /// Least time in which a run's bytes come from the drive and go to it.
+    pub fn moving_ns(&self) -> u64 {
+        self.costs.moving_ns(self.execution())
+    }
+
+    /// No run of this plan is predicted to take less: computing without a wait, or moving bytes without a pause.
+    pub fn bound_ns(&self) -> u64 {
+        self.prediction.compute_ns.max(self.moving_ns())
+    }
+
     /// Where the costs came from.
     pub fn cost_source(&self) -> CostSource {
         self.known.source

@@ -227,6 +227,20 @@ fn text(model: &Model, plan: &Plan, options: &RunOptions) -> String {
             ms(plan.planning_ns)
         ),
     );
+    let verdict = plan.verdict();
+    let moved = verdict.loaded_bytes_per_run + verdict.stored_bytes_per_run;
+    if moved > 0 {
+        line(
+            "bound",
+            format!(
+                "{:.2} ms per run: the longer of computing, {:.2} ms, and moving {}, {:.2} ms",
+                ms(plan.bound_ns()),
+                ms(plan.prediction.compute_ns),
+                Bytes(moved),
+                ms(plan.moving_ns())
+            ),
+        );
+    }
     let timeline = plan.simulate(RUNS);
     text + &render::text(plan.workload(), plan.execution(), Some(&timeline))
 }
@@ -263,6 +277,9 @@ fn figures(args: &PlanArgs, model: &Model, plan: &Plan, options: &RunOptions) ->
         "stored_bytes_per_run": plan.verdict().stored_bytes_per_run,
         "stall_ms": ms(plan.prediction.stall_ns),
         "predicted_latency_ms": ms(plan.prediction.latency_ns),
+        "compute_ms": ms(plan.prediction.compute_ns),
+        "moving_ms": ms(plan.moving_ns()),
+        "bound_ms": ms(plan.bound_ns()),
         "calibration": plan.cost_source(),
         "planning_ms": ms(plan.planning_ns),
         "kernels": plan.kernels(),

@@ -43,6 +43,18 @@ fn they_are_planned_as_with_weights() {
     let tight = plan("bare.onnx", "--memory-budget 60%");
     assert!(tight["loaded_bytes_per_run"].as_u64() > Some(0), "{tight}");
     assert!(tight["predicted_latency_ms"].as_f64() > planned["predicted_latency_ms"].as_f64());
+    let figure = |key: &str| {
+        tight[key]
+            .as_f64()
+            .unwrap_or_else(|| panic!("{key}: {tight}"))
+    };
+    let bound = figure("compute_ms").max(figure("moving_ms"));
+    assert_eq!(figure("bound_ms"), bound);
+    assert!(figure("moving_ms") > 0.0 && bound <= figure("predicted_latency_ms"));
+    let text = bench
+        .neap("plan bare.onnx --device v100-pcie --threads 1 --memory-budget 60%")
+        .ok();
+    assert!(text.stdout.contains("bound       "), "{}", text.stdout);
     // Without a description of a device there are estimates.
     let here = bench.json("plan bare.onnx --memory-budget 80% --cache-dir cache --quiet -o json");
     assert_eq!(here["calibration"], "estimated");

@@ -122,3 +122,21 @@ fn slower_stores_take_longer() {
     costs.store_bytes_per_second = 0.5e9;
     assert_eq!(predict(&w, &p, &costs).latency_ns, 14_000 + 2 * BLOCK);
 }
+
+#[test]
+fn bytes_move_no_faster_than_each_way_or_both() {
+    let (_, p) = stored(false);
+    let costs = CostProfile::byte_per_ns(vec![0; 3]);
+    assert_eq!(costs.moving_ns(&p), 2 * BLOCK, "they share the rate");
+    let apart = CostProfile {
+        both_ways_bytes_per_second: 2e9,
+        ..costs.clone()
+    };
+    assert_eq!(apart.moving_ns(&p), BLOCK);
+    let slow_stores = CostProfile {
+        store_bytes_per_second: 0.25e9,
+        ..apart
+    };
+    assert_eq!(slow_stores.moving_ns(&p), 4 * BLOCK);
+    assert_eq!(costs.moving_ns(&ExecutionPlan::default()), 0);
+}
