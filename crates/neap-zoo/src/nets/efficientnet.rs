@@ -8,6 +8,9 @@ use crate::layers::{
 
 const EPSILON: f32 = 1e-5;
 const BRANCH_GAMMA: f64 = 0.4;
+/// Neighbours that are alike add up to so many times what independent ones would in a block. Without a limit as ReLU6 has it, signals would
+/// grow from block to block until gates are open or shut.
+const GROWTH: f64 = 2.0;
 
 /// Expansion, kernel, first stride, output channels, repeats.
 const STAGES: [(usize, usize, usize, usize, usize); 7] = [
@@ -67,7 +70,11 @@ fn inverted_residual(
     x = conv(g, &format!("{last}.0"), &x, Conv::new(out, 1));
     let residual = stride == 1 && input.channels == out;
     let gamma = if residual { BRANCH_GAMMA } else { 1.0 };
-    x = batch_norm(g, &format!("{last}.1"), &x, gamma, EPSILON);
+    x = batch_norm(g, &format!("{last}.1"), &x, gamma / GROWTH, EPSILON);
+    for group in &mut x.groups {
+        group.mean *= GROWTH;
+        group.var *= GROWTH * GROWTH;
+    }
     if residual {
         add(g, scope, &x, input)
     } else {
@@ -78,6 +85,11 @@ fn inverted_residual(
 /// Squeeze and excitation.
 fn excited(g: &mut Graph, scope: &str, x: &Signal, squeezed: usize) -> Signal {
     let pooled = global_avg_pool(g, &format!("{scope}.avgpool"), x);
+    // Means of channels differ, however large the image: weights that made up for a small variance would leave gates open or shut.
+    let pooled = Signal {
+        groups: x.groups.clone(),
+        ..pooled
+    };
     let layer = |out: usize| Conv::new(out, 1).bias().output_std(1.0);
     let few = conv(g, &format!("{scope}.fc1"), &pooled, layer(squeezed));
     let few = silu(g, &format!("{scope}.activation"), &few);

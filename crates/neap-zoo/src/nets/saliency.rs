@@ -7,6 +7,9 @@ use crate::layers::{
 };
 
 const EPSILON: f32 = 1e-5;
+/// Of the last layer of a block, whose result is added to the block's first: all layers at full strength, one after another, would make
+/// rounding as large as what they compute.
+const BRANCH_GAMMA: f64 = 0.1;
 
 /// What a block is made of.
 #[derive(Clone, Copy)]
@@ -114,16 +117,22 @@ fn stages(g: &mut Graph, x: &Signal) -> Vec<Signal> {
 }
 
 /// Convolution, BatchNorm, ReLU.
-fn unit(g: &mut Graph, scope: &str, x: &Signal, out: usize, dilation: usize) -> Signal {
+fn unit(
+    g: &mut Graph,
+    scope: &str,
+    x: &Signal,
+    (out, dilation): (usize, usize),
+    gamma: f64,
+) -> Signal {
     let c = Conv::new(out, 3).dilation(dilation).bias();
     let x = conv(g, &format!("{scope}.conv_s1"), x, c);
-    let x = batch_norm(g, &format!("{scope}.bn_s1"), &x, 1.0, EPSILON);
+    let x = batch_norm(g, &format!("{scope}.bn_s1"), &x, gamma, EPSILON);
     relu(g, &format!("{scope}.relu_s1"), &x)
 }
 
 /// A small network of its own, on a shortcut.
 fn block(g: &mut Graph, scope: &str, x: &Signal, form: Form, inner: usize, outer: usize) -> Signal {
-    let entry = unit(g, &format!("{scope}.rebnconvin"), x, outer, 1);
+    let entry = unit(g, &format!("{scope}.rebnconvin"), x, (outer, 1), 1.0);
     let depth = match form {
         Form::Deep(depth) => depth,
         Form::Flat => 4,
@@ -144,7 +153,7 @@ fn block(g: &mut Graph, scope: &str, x: &Signal, form: Form, inner: usize, outer
             false => before,
         };
         let scope = format!("{scope}.rebnconv{layer}");
-        layers.push(unit(g, &scope, &before, inner, dilation(layer)));
+        layers.push(unit(g, &scope, &before, (inner, dilation(layer)), 1.0));
     }
     let mut x = layers[depth - 1].clone();
     for layer in (1..depth).rev() {
@@ -152,7 +161,10 @@ fn block(g: &mut Graph, scope: &str, x: &Signal, form: Form, inner: usize, outer
             x = upsample(g, scope, &x, 2, "linear");
         }
         let joined = concat(g, scope, &[&x, &layers[layer - 1]]);
-        let out = if layer == 1 { outer } else { inner };
+        let (out, gamma) = match layer {
+            1 => (outer, BRANCH_GAMMA),
+            _ => (inner, 1.0),
+        };
         let dilation = match form {
             Form::Flat => dilation(layer),
             Form::Deep(_) => 1,
@@ -161,8 +173,8 @@ fn block(g: &mut Graph, scope: &str, x: &Signal, form: Form, inner: usize, outer
             g,
             &format!("{scope}.rebnconv{layer}d"),
             &joined,
-            out,
-            dilation,
+            (out, dilation),
+            gamma,
         );
     }
     add(g, scope, &x, &entry)
