@@ -131,7 +131,18 @@ fn tests(root: &Path, skips: &Skips) -> Result<()> {
 fn documentation(root: &Path, _: &Skips) -> Result<()> {
     let mut tests = Command::new(env!("CARGO"));
     tests.args(["test", "--release", "--workspace", "--doc", "--quiet"]);
-    check(tests.current_dir(root), "documentation tests")
+    check(tests.current_dir(root), "documentation tests")?;
+    let has_mdbook = Command::new("mdbook").arg("--version").output().is_ok();
+    match has_mdbook {
+        true => check(
+            Command::new("sh").arg(root.join("scripts/book.sh")),
+            "the book",
+        ),
+        false => {
+            println!("the book is not built: there is no mdbook");
+            Ok(())
+        }
+    }
 }
 
 fn accuracy_of_all(root: &Path, skips: &Skips) -> Result<()> {
