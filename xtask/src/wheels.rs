@@ -1,4 +1,4 @@
-//! `cargo xtask wheels`: the Python package for others' machines, x86-64 and 64-bit Arm, each tried out.
+//! `cargo xtask wheels`: the Python package with the command `neap` for others' machines, x86-64 and 64-bit Arm, each tried out.
 //!
 //! ```text
 //!   maturin, zig's linker ─► target/wheels/neaptide-…-manylinux_2_28_{x86_64,aarch64}.whl
@@ -10,6 +10,7 @@ use crate::check::check;
 use crate::{accuracy, arm, models, python};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -48,13 +49,64 @@ pub fn run(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The wheel for a processor.
+/// The wheel for a processor, with the command `neap` in it.
 fn build(root: &Path, tools: &Path, processor: &str) -> Result<PathBuf> {
-    let folder = root.join("target/wheels").join(processor);
+    let of_program = [
+        "--bindings",
+        "bin",
+        "--manifest-path",
+        "crates/neap-cli/Cargo.toml",
+    ];
+    let program = maturin(root, tools, processor, "neap", &of_program)?;
+    let package = maturin(root, tools, processor, "package", &[])?;
+    let folder = root.join("target/wheels").join(processor).join("joined");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    let of_program = unpacked(tools, &program, &folder.join("neap"))?;
+    let of_package = unpacked(tools, &package, &folder.join("package"))?;
+    let name = of_package.file_name().unwrap_or_default().display();
+    let scripts = of_package.join(format!("{name}.data/scripts"));
+    fs::create_dir_all(&scripts)?;
+    fs::rename(command_in(&of_program)?, scripts.join("neap"))?;
+    let wheel = folder.join("wheel");
+    fs::create_dir_all(&wheel)?;
+    let mut pack = Command::new(tools.join("bin/python"));
+    pack.args(["-m", "wheel", "pack"]).arg(&of_package);
+    check(pack.arg("--dest-dir").arg(&wheel), "packing the wheel")?;
+    only(&wheel)
+}
+
+/// The one folder that comes of a wheel.
+fn unpacked(tools: &Path, wheel: &Path, folder: &Path) -> Result<PathBuf> {
+    fs::create_dir_all(folder)?;
+    let mut unpack = Command::new(tools.join("bin/python"));
+    unpack.args(["-m", "wheel", "unpack"]).arg(wheel);
+    check(unpack.arg("--dest").arg(folder), "unpacking the wheel")?;
+    only(folder)
+}
+
+fn only(folder: &Path) -> Result<PathBuf> {
+    let mut entries = fs::read_dir(folder)?;
+    match (entries.next(), entries.next()) {
+        (Some(entry), None) => Ok(entry?.path()),
+        _ => bail!("{} does not hold one file", folder.display()),
+    }
+}
+
+fn maturin(
+    root: &Path,
+    tools: &Path,
+    processor: &str,
+    what: &str,
+    more: &[&str],
+) -> Result<PathBuf> {
+    let folder = root.join("target/wheels").join(processor).join(what);
     let mut build = Command::new(tools.join("bin/maturin"));
     build.args(["build", "--release", "--locked", "--quiet", "--zig"]);
     build.args(["--compatibility", COMPATIBILITY, "--target"]);
     build.arg(format!("{processor}-unknown-linux-gnu"));
+    build.args(more);
     build.env("CARGO_TARGET_DIR", root.join("target/zig"));
     // It finds zig by the `python3` of its environment.
     let path = std::env::var("PATH").unwrap_or_default();
@@ -66,10 +118,23 @@ fn build(root: &Path, tools: &Path, processor: &str) -> Result<PathBuf> {
     python::build(root, build, &folder)
 }
 
+/// `neaptide-VERSION.data/scripts/neap` in an unpacked wheel.
+fn command_in(folder: &Path) -> Result<PathBuf> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path().join("scripts/neap");
+        if path.is_file() {
+            return Ok(path);
+        }
+    }
+    bail!("{} has no command neap", folder.display())
+}
+
 /// With this machine's Python and nothing but numpy.
 fn try_here(root: &Path, wheel: &Path, model: &Path) -> Result<PathBuf> {
     let tests = python::tools(root)?.context("no Python environment")?;
     let python = python::install(root, &tests, wheel)?;
+    let command = python.with_file_name("neap");
+    check(Command::new(&command).arg("--version"), "the wheel's neap")?;
     let out = root.join("target/wheels/x86_64.npy");
     let mut try_it = Command::new(python);
     check(
@@ -100,6 +165,11 @@ fn try_on_arm(root: &Path, wheel: &Path, model: &Path) -> Result<PathBuf> {
         .args(["-m", "zipfile", "-e"])
         .args([wheel, &installed]);
     check(&mut unpack, "unpacking the wheel")?;
+    let command = command_in(&installed)?;
+    // A zip file says nothing of who may run it here.
+    fs::set_permissions(&command, fs::Permissions::from_mode(0o755))?;
+    let mut asked = arm::emulated(&folder.join("root"), &command);
+    check(asked.arg("--version"), "the wheel's neap for 64-bit Arm")?;
     let out = root.join("target/wheels/aarch64.npy");
     let python = folder.join(format!("root/usr/bin/python{}", version.trim()));
     let mut try_it = arm::emulated(&folder.join("root"), &python);
