@@ -118,10 +118,11 @@ pub fn check(
         .arg(&case.model)
         .arg("--cache-dir")
         .arg(&cache)
-        .args(["--threads", "2", "-o", "json"])
+        .args(["--threads", "2", "--format", "json"])
         .args(options)
         .output()?;
-    let inspect: Value = serde_json::from_slice(&inspect.stdout).context("neap inspect -o json")?;
+    let inspect: Value =
+        serde_json::from_slice(&inspect.stdout).context("neap inspect --format json")?;
     let smallest = inspect["smallest_feasible_bytes"]
         .as_u64()
         .context("no smallest_feasible_bytes")?;

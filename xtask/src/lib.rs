@@ -1,4 +1,4 @@
-//! Project automation: `cargo xtask tidy|test|accuracy|conformance|nightly|fuzz|wheels`.
+//! Project automation: `cargo xtask tidy|test|accuracy|conformance|nightly|fuzz|wheels|regress|release|sbom`.
 //!
 //! It builds no engine by itself: what needs one starts `neap`, the workspace's tests or `neap-conformance`. The studies in
 //! `studies/` use its list of models and its Python environments.
@@ -17,12 +17,17 @@ pub mod conformance;
 mod cuda;
 mod features;
 pub mod fuzz;
+mod licences;
 mod locks;
+mod metadata;
 pub mod models;
 pub mod nightly;
 mod published;
 pub mod python;
 mod real_data;
+pub mod regress;
+pub mod release;
+pub mod sbom;
 mod serving;
 pub mod skips;
 pub mod survive;

@@ -2,7 +2,9 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{accuracy, conformance, fuzz, nightly, root, survive, test, tidy, wheels};
+use xtask::{
+    accuracy, conformance, fuzz, nightly, regress, release, root, sbom, survive, test, tidy, wheels,
+};
 
 #[derive(Parser)]
 #[command(about = "Project automation for Neaptide")]
@@ -46,6 +48,12 @@ enum Command {
     Nightly(nightly::NightlyArgs),
     /// Look for inputs that break something, guided by coverage.
     Fuzz(fuzz::FuzzArgs),
+    /// Measure this neap beside that of the last release, in turns.
+    Regress(regress::RegressArgs),
+    /// Say what a release of this version lacks: addresses, its part of the changelog.
+    Release,
+    /// Write the packages that a program is built from, as CycloneDX in JSON.
+    Sbom(sbom::SbomArgs),
 }
 
 fn main() -> Result<()> {
@@ -55,6 +63,9 @@ fn main() -> Result<()> {
         Command::Test { target, part } => test::run(&root(), target.as_deref(), part.as_deref()),
         Command::Nightly(args) => nightly::run(&root(), &args),
         Command::Fuzz(args) => fuzz::run(&root(), &args),
+        Command::Regress(args) => regress::run(&root(), &args),
+        Command::Release => release::run(&root()),
+        Command::Sbom(args) => sbom::run(&root(), &args),
         Command::Survive { only, runs } => survive::run(&root(), &survive::Options { only, runs }),
         Command::Conformance { arguments } => conformance::node_tests(&root(), &arguments),
         Command::Accuracy { only } => accuracy::run(&root(), &only),

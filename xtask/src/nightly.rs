@@ -276,8 +276,8 @@ impl<'a> Subject<'a> {
         for threads in ["1", "2"] {
             let mut inspect = Command::new(neap);
             inspect.arg("inspect").arg(&subject.packed);
-            let facts = finished(inspect.args(["--threads", threads, "-o", "json"]))?;
-            let facts: Value = serde_json::from_slice(&facts).context("inspect -o json")?;
+            let facts = finished(inspect.args(["--threads", threads, "--format", "json"]))?;
+            let facts: Value = serde_json::from_slice(&facts).context("inspect --format json")?;
             let bytes = survive::number(&facts, "smallest_feasible_bytes")?;
             subject.smallest_bytes = subject.smallest_bytes.max(bytes);
         }

@@ -154,10 +154,11 @@ impl Subject<'_> {
         let output = Command::new(self.neap)
             .arg("inspect")
             .arg(&self.packed)
-            .args(["--threads", &threads.to_string(), "-o", "json"])
+            .args(["--threads", &threads.to_string(), "--format", "json"])
             .output()?;
         ensure!(output.status.success(), "inspect: {}", text(&output.stderr));
-        let facts: Value = serde_json::from_slice(&output.stdout).context("inspect -o json")?;
+        let facts: Value =
+            serde_json::from_slice(&output.stdout).context("inspect --format json")?;
         number(&facts, "smallest_feasible_bytes")
     }
 

@@ -1,6 +1,6 @@
 //! The house rules that a machine can check; ARCHITECTURE.md explains them.
 
-use crate::{circles, features, locks, published};
+use crate::{circles, features, licences, locks, published};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -119,6 +119,7 @@ pub fn run(root: &Path) -> Result<()> {
         locks::check(root, folder, &mut faults)?;
     }
     features::check(root, &mut faults)?;
+    licences::check(root, &mut faults)?;
     for fault in &faults {
         eprintln!("tidy: {fault}");
     }
