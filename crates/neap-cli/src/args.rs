@@ -1,5 +1,6 @@
 //! Options that several commands share.
 
+use crate::budgets::schedule::parse_time;
 use crate::failure::{Outcome, bad};
 use crate::input;
 use crate::strategies::{self, StrategyArg};
@@ -56,7 +57,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "STRATEGY", default_value = "preload", value_parser = strategies::names())]
     pub strategy: StrategyArg,
     /// For how long to search with --strategy search or auto
-    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = parse_seconds)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_search_time)]
     pub search_time: f64,
     /// Seed of the search
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = crate::numbers::any::<u64>)]
@@ -212,13 +213,13 @@ fn parse_isa(text: &str) -> Result<Isa, String> {
     })
 }
 
-/// A number of seconds, fractions too.
-fn parse_seconds(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| "write a number of seconds")?;
-    if !(0.0..=86_400.0).contains(&seconds) {
-        return Err("write from 0 to 86400 seconds".into());
+/// Up to a day.
+fn parse_search_time(text: &str) -> Result<f64, String> {
+    let seconds = parse_time(text)?.as_secs_f64();
+    match seconds <= 86_400.0 {
+        true => Ok(seconds),
+        false => Err("write from 0s to 24h".into()),
     }
-    Ok(seconds)
 }
 
 /// `x=1x3x224x224`; `,` is as good as `x` between numbers, and `x=scalar` has no dimensions.

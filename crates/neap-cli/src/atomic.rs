@@ -4,6 +4,7 @@ use crate::destination::Destination;
 use crate::failure::{Failure, Outcome, bad};
 use crate::interrupt;
 use crate::names::{self, MOST_FILE_BYTES};
+use crate::progress::detail;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -74,6 +75,7 @@ impl Growing {
     }
 
     pub fn finish(mut self) -> Outcome {
+        detail(|| format!("writing {}", self.path.display()));
         let named = |partial: &mut Option<Partial>| match partial {
             None => Ok(()),
             Some(partial) => fs::rename(&partial.temporary, &partial.target).map(|()| {

@@ -46,12 +46,18 @@ fn words_of(option: &Arg, given: &ArgMatches) -> Vec<OsString> {
 mod tests {
     use super::*;
     use crate::cli::Cli;
-    use crate::commands::run;
+    use crate::commands::tasks::{self, OF_THE_FILE};
     use clap::CommandFactory;
-    use clap::error::ErrorKind;
 
-    /// What a task itself reads.
-    const OF_THE_TASK: [&str; 5] = ["task", "allocate", "one_process", "enforce", "json"];
+    /// What `tasks` itself reads.
+    const OF_THE_TASKS: [&str; 6] = [
+        "allocate",
+        "one_process",
+        "enforce",
+        "format",
+        "output",
+        "json",
+    ];
 
     /// Values that some option takes, tried in turn.
     const VALUES: [&str; 12] = [
@@ -84,30 +90,30 @@ mod tests {
         first.chain(more.iter().cloned()).collect()
     }
 
-    /// Every option of `run`, by clap's own list, is refused beside `--task`, read by the task, or reaches its members
-    /// with the value that was given.
+    /// Every option of `tasks`, by clap's own list, is the file's, read by the command, or reaches its members with the
+    /// value that was given.
     #[test]
-    fn no_option_of_run_is_lost_on_the_way_to_a_member() {
+    fn no_option_of_tasks_is_lost_on_the_way_to_a_member() {
         let command = Cli::command();
-        let run = command.find_subcommand("run").unwrap();
+        let of_tasks = command.find_subcommand("tasks").unwrap();
         let mut carried = Vec::new();
-        for option in run.get_arguments().filter(|a| a.get_long().is_some()) {
+        for option in of_tasks.get_arguments().filter(|a| a.get_long().is_some()) {
             let id = option.get_id().as_str();
-            if matches!(id, "help" | "quiet") || OF_THE_TASK.contains(&id) {
+            let is_of_the_file = OF_THE_FILE
+                .iter()
+                .any(|(of_the_file, _)| *of_the_file == id);
+            if matches!(id, "help" | "quiet" | "verbose")
+                || OF_THE_TASKS.contains(&id)
+                || is_of_the_file
+            {
                 continue;
             }
-            let is_conflict = |e: &clap::Error| e.kind() == ErrorKind::ArgumentConflict;
-            let tried = written(option).into_iter().map(|word| {
-                parse(&line(&["neap", "run", "--task=t.toml"], &[word]))
-                    .map_err(|e| is_conflict(&e))
-            });
-            let tried: Vec<_> = tried.collect();
-            if tried.iter().any(|t| matches!(t, Err(true))) {
-                continue;
-            }
-            let given = tried.into_iter().flatten().next();
+            let tried = written(option).into_iter();
+            let mut given =
+                tried.flat_map(|word| parse(&line(&["neap", "tasks", "t.toml"], &[word])));
+            let given = given.next();
             let given = given.unwrap_or_else(|| panic!("no value is known that --{id} takes"));
-            let words = run::carried_to_members(&given);
+            let words = tasks::carried_to_members(&given);
             let member = parse(&line(&["neap", "member", "m.onnx"], &words)).unwrap();
             let raw = |of: &ArgMatches| -> Vec<OsString> {
                 let values = of.try_get_raw(id).ok().flatten().into_iter().flatten();
@@ -140,8 +146,8 @@ mod tests {
             "--no-spill".into(),
             "--search-time=.5".into(),
         ];
-        let given = parse(&line(&["neap", "run", "m.onnx"], &more)).unwrap();
-        let mut words = run::carried_to_members(&given);
+        let given = parse(&line(&["neap", "tasks", "t.toml"], &more)).unwrap();
+        let mut words = tasks::carried_to_members(&given);
         words.sort();
         assert_eq!(words, more);
     }

@@ -3,6 +3,7 @@
 use crate::cgroup::supervise;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
+use crate::progress::detail;
 use serde::Deserialize;
 use std::ffi::OsString;
 use std::io::Read;
@@ -18,6 +19,8 @@ pub struct Figures {
     pub loaded_bytes_per_run: u64,
     pub stall_ms: f64,
     pub predicted_latency_ms: f64,
+    pub processor_ms_per_run: f64,
+    pub energy_mj_per_run: Option<f64>,
     pub latency_ms: Latency,
     pub outputs: Vec<Output>,
     /// What the run had to say of the model.
@@ -48,6 +51,10 @@ pub struct Ended {
 /// Runs `neap run ARGS --json -`. Standard error is the user's, or collected.
 pub fn run(args: &[OsString], collect_errors: bool) -> Outcome<Result<Figures, Ended>> {
     let broken = |what: &str| Failure::Internal(format!("a run of its own {what}"));
+    detail(|| {
+        let words: Vec<_> = args.iter().map(|word| word.to_string_lossy()).collect();
+        format!("starting neap run {}", words.join(" "))
+    });
     let mut child = Command::new("/proc/self/exe")
         .arg("run")
         .args(args)

@@ -1,9 +1,12 @@
 //! The command line: what can be asked for, and who does it.
 
 use crate::admit;
+use crate::cgroup::supervise;
 use crate::commands;
 use crate::failure::{Failure, Outcome, bad, one_line};
 use crate::help;
+use crate::moved;
+use crate::progress;
 use crate::task;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -15,7 +18,7 @@ Examples:
   neap run resnet50.onnx --memory-budget 40MiB     run it within 40 MiB
   neap run m.onnx --input cat.jpg --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 \\
            --memory-budget 32M --enforce --output-dir out --json report.json
-  neap run --task drive.toml --enforce             several models at once, one total of memory
+  neap tasks drive.toml --enforce                  several models at once, one total of memory
   neap chat m.gguf --memory-budget 64MiB --enforce talk to a language model
   neap generate m.gguf -p 'Once upon a time' -n 100
   neap import my-model.safetensors --settings sd15-diffusers -o mine
@@ -24,7 +27,7 @@ Examples:
   neap admit tasks.toml -o gantt.svg               do models with periods meet their deadlines?
   neap train m.onnx --data DIR --epochs 5 --memory-budget 300MiB -o trained.onnx
   neap plan m.onnx --memory-budget 25% -o plan.html
-  neap bench m.onnx --memory-budget none,64MiB,25% -o md
+  neap bench m.onnx --memory-budget none,64MiB,25% --format md
   neap inspect m.onnx
   neap doctor                                      what does this machine give?
   neap profile m.onnx                              measure once; later plans know this machine
@@ -51,12 +54,17 @@ pub struct Cli {
     /// Say nothing about progress on standard error
     #[arg(long, short, global = true)]
     pub quiet: bool,
+    /// Say on standard error what is done, and when
+    #[arg(long, short, global = true, conflicts_with = "quiet")]
+    pub verbose: bool,
 }
 
 #[derive(Subcommand)]
 pub enum Command {
     /// Run a model within a memory budget
     Run(Box<commands::run::RunArgs>),
+    /// Run several models at once, in one total of memory
+    Tasks(Box<commands::tasks::TasksArgs>),
     /// Continue a text with a language model in GGUF
     Generate(Box<commands::generate::GenerateArgs>),
     /// Talk to a language model in GGUF
@@ -103,7 +111,13 @@ pub enum Command {
 
 /// What can be asked for.
 pub fn definitions() -> clap::Command {
-    Cli::command().mut_subcommands(|command| help::short(command.mut_args(with_negative_numbers)))
+    Cli::command().mut_subcommands(|command| {
+        let command = match command.get_name() {
+            "tasks" => command.mut_args(commands::tasks::without_those_of_the_file),
+            _ => command,
+        };
+        help::short(command.mut_args(with_negative_numbers))
+    })
 }
 
 /// The same without what is hidden from users.
@@ -132,23 +146,34 @@ fn with_negative_numbers(arg: clap::Arg) -> clap::Arg {
 
 /// Reads the command line and does what it says.
 pub fn dispatch() -> Outcome {
-    let parsed = definitions().try_get_matches().and_then(|matches| {
-        let cli = Cli::from_arg_matches(&matches);
-        cli.map_err(|error| error.format(&mut Cli::command()))
-            .map(|cli| (cli, matches))
-    });
+    let (words, remarks) = moved::renamed(std::env::args_os().collect());
+    let parsed = definitions()
+        .try_get_matches_from(words)
+        .and_then(|matches| {
+            let cli = Cli::from_arg_matches(&matches);
+            cli.map_err(|error| error.format(&mut Cli::command()))
+                .map(|cli| (cli, matches))
+        });
     let (cli, matches) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => return explain(error),
     };
     let given = matches.subcommand().map_or(&matches, |(_, given)| given);
+    if cli.verbose {
+        progress::tell_details();
+    }
+    // A process that this one starts again with the same words has nothing new to say of them.
+    if !cli.quiet && supervise::own_limit_bytes().is_none() {
+        remarks.iter().for_each(|remark| progress::note(remark));
+    }
     obey(cli, given)
 }
 
 /// `given` holds the command's options as they were written.
 fn obey(cli: Cli, given: &ArgMatches) -> Outcome {
     match cli.command {
-        Command::Run(args) => commands::run::run(&args, given, cli.quiet),
+        Command::Run(args) => commands::run::run(&args, cli.quiet),
+        Command::Tasks(args) => commands::tasks::run(&args, given, cli.quiet),
         Command::Generate(args) => commands::generate::run(&args, cli.quiet),
         Command::Chat(args) => commands::chat::run(&args, cli.quiet),
         Command::Imagine(args) => commands::imagine::run(&args, cli.quiet),
@@ -176,8 +201,11 @@ fn obey(cli: Cli, given: &ArgMatches) -> Outcome {
 /// The command that a wrong line was meant for: `neap run`, or `neap` where there is none.
 fn command_asked_for() -> String {
     let known = definitions();
-    let words = std::env::args_os().skip(1);
-    let mut commands = words.filter_map(|word| known.find_subcommand(word).map(|c| c.get_name()));
+    let (words, _) = moved::renamed(std::env::args_os().collect());
+    let mut commands = words
+        .into_iter()
+        .skip(1)
+        .filter_map(|word| known.find_subcommand(word).map(|c| c.get_name()));
     (commands.next()).map_or("neap".into(), |name| format!("neap {name}"))
 }
 

@@ -3,20 +3,24 @@
 use clap::Command;
 
 /// Commands with more options than a screen has room for, with those that `-h` shows.
-const PLAIN: [(&str, &str); 15] = [
-    ("run", "memory_budget slower enforce inputs output_dir json"),
+const PLAIN: [(&str, &str); 16] = [
+    (
+        "run",
+        "memory_budget slower enforce inputs output_dir format output",
+    ),
+    ("tasks", "allocate one_process enforce format output"),
     ("generate", "prompt file chat tokens memory_budget enforce"),
     ("chat", "system save_session memory_budget enforce context"),
     ("imagine", "prompt output steps seed memory_budget enforce"),
     ("train", "data output demo epochs lr memory_budget enforce"),
     ("serve", "memory_budget enforce http grpc token_file"),
     ("pack", "output weights"),
-    ("plan", "memory_budget slower device output"),
-    ("admit", "output json"),
-    ("bench", "memory_budget enforce iterations output"),
-    ("inspect", "graph output"),
-    ("profile", "threads output"),
-    ("doctor", "output"),
+    ("plan", "memory_budget slower machine format output"),
+    ("admit", "output format"),
+    ("bench", "memory_budget enforce iterations format output"),
+    ("inspect", "graph format output"),
+    ("profile", "threads format output"),
+    ("doctor", "format output"),
     ("demo", "dir keep device"),
     ("gpud", "memory quota slice users"),
 ];

@@ -1,10 +1,11 @@
-//! Progress on standard error: a bar on a terminal, a line before and after elsewhere.
+//! Progress on standard error: a bar on a terminal, a line before and after elsewhere; with `-v` what is done besides.
 
 use crate::interrupt;
 use crate::names;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use neaptide::Bytes;
 use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 /// One long piece of work over a number of bytes.
@@ -80,6 +81,29 @@ impl State {
             total_bytes,
             bar,
         }
+    }
+}
+
+/// When the command began, where details are to be told.
+static BEGAN: OnceLock<Instant> = OnceLock::new();
+
+/// Has [`detail`] tell from now on.
+pub fn tell_details() {
+    let _ = BEGAN.set(Instant::now());
+}
+
+pub fn tells_details() -> bool {
+    BEGAN.get().is_some()
+}
+
+/// What the command does now, with the time since it began: a line on standard error, with `-v`.
+pub fn detail(text: impl FnOnce() -> String) {
+    if let Some(began) = BEGAN.get() {
+        note(&format!(
+            "{:9.3} s  {}",
+            began.elapsed().as_secs_f64(),
+            text()
+        ));
     }
 }
 

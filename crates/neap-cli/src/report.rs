@@ -52,6 +52,13 @@ pub struct Report {
     pub stall_ms: f64,
     pub predicted_latency_ms: f64,
     pub latency_ms: Latency,
+    /// Of all processors together, on the average of the measured runs.
+    pub processor_ms_per_run: f64,
+    /// Of the machine's processors, other programs included; `None` where they do not count it, or not for this user.
+    pub energy_mj_per_run: Option<f64>,
+    /// Where nobody named a budget, the smallest that the model has; told to people only.
+    #[serde(skip)]
+    pub smallest_bytes: Option<u64>,
     pub outputs: Vec<Written>,
     /// What the model sees in each of several photos.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -379,6 +386,9 @@ impl Report {
         let budget = match self.memory_budget_bytes {
             None => "none".into(),
             Some(bytes) if enforced => format!("{}, enforced by the kernel", Bytes(bytes)),
+            Some(bytes) if self.smallest_bytes.is_some() => {
+                format!("{}, which can be spared here", Bytes(bytes))
+            }
             Some(bytes) => Bytes(bytes).to_string(),
         };
         line("budget", budget);
@@ -445,6 +455,7 @@ impl Report {
                 l.median, self.stall_ms, self.predicted_latency_ms
             ),
         );
+        line("processor", self.processor_text());
         if let Some(adaptations) = &self.adaptations {
             let most = |of: fn(&Adapted) -> f64| adaptations.iter().map(of).fold(0.0, f64::max);
             line(
@@ -474,7 +485,26 @@ impl Report {
         if let Some(judged) = &self.photos {
             photos_text(judged, &mut line);
         }
+        if let Some(smallest) = self.smallest_bytes {
+            let option = format!("--memory-budget {}MiB", smallest.div_ceil(1 << 20));
+            let smallest = Bytes(smallest);
+            line(
+                "smallest",
+                format!("{smallest} are enough: {option}; --slower 10% chooses one"),
+            );
+        }
         text
+    }
+
+    fn processor_text(&self) -> String {
+        let time = format!(
+            "{:.2} ms a run, all threads together",
+            self.processor_ms_per_run
+        );
+        match self.energy_mj_per_run {
+            Some(energy) => format!("{time}; {energy:.1} mJ, other programs included"),
+            None => time,
+        }
     }
 }
 

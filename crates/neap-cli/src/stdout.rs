@@ -19,11 +19,7 @@ pub fn print_raw(text: &str) -> Outcome {
     }
 }
 
-/// Pretty-printed JSON and a line end.
-pub fn print_json(value: &impl serde::Serialize) -> Outcome {
-    print(&(json(value)? + "\n"))
-}
-
+/// Pretty-printed JSON.
 pub fn json(value: &impl serde::Serialize) -> Outcome<String> {
     serde_json::to_string_pretty(value)
         .map_err(|e| Failure::Internal(format!("cannot write JSON: {e}")))

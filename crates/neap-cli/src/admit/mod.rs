@@ -15,6 +15,7 @@ mod report;
 
 use crate::args::{EngineArgs, OpenArgs};
 use crate::failure::{Failure, Outcome};
+use crate::printed::{TextOrJson, put_json};
 use crate::{atomic, stdout};
 use clap::Args;
 use std::io::Write;
@@ -25,22 +26,22 @@ pub struct AdmitArgs {
     /// Tasks, their periods and deadlines, and the memory of all together; see docs/guide.md
     #[arg(value_name = "TASKS.toml")]
     file: PathBuf,
-    /// Write a report instead of the table; '-' is standard output
-    #[arg(long, value_name = "FILE")]
+    /// Draw what happens when all tasks begin at once
+    #[arg(long, short, value_name = "FILE.svg", value_parser = parse_picture)]
+    output: Option<PathBuf>,
+    /// The same as trace events for Perfetto
+    #[arg(long, value_name = "FILE.json")]
+    trace_events: Option<PathBuf>,
+    /// In which form to print the answer
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: TextOrJson,
+    /// Write a report to this file instead of printing the answer; '-' is standard output
+    #[arg(long, value_name = "FILE", conflicts_with = "format")]
     json: Option<PathBuf>,
-    /// Draw what happens when all tasks begin at once: a FILE.svg, or a FILE.json for Perfetto
-    #[arg(long, short, value_name = "FILE", value_parser = parse_picture)]
-    output: Option<Picture>,
     #[command(flatten)]
     open: OpenArgs,
     #[command(flatten)]
     engine: EngineArgs,
-}
-
-#[derive(Clone, Debug)]
-enum Picture {
-    Svg(PathBuf),
-    Trace(PathBuf),
 }
 
 pub fn run(args: &AdmitArgs, quiet: bool) -> Outcome {
@@ -48,24 +49,16 @@ pub fn run(args: &AdmitArgs, quiet: bool) -> Outcome {
     let known = curves::of(&given, &args.open.options()?, &args.engine, quiet)?;
     let judged = judge::judge(&given, &known)?;
     let report = report::Report::new(&args.file, &given, &judged);
-    match &args.output {
-        None => {}
-        Some(Picture::Svg(path)) => {
-            let svg = gantt::svg(&given, &judged);
-            atomic::write(path, |file| file.write_all(svg.as_bytes()))?;
-        }
-        Some(Picture::Trace(path)) => {
-            let text = stdout::json(&gantt::trace(&given, &judged))?;
-            atomic::write(path, |file| writeln!(file, "{text}"))?;
-        }
+    if let Some(path) = &args.output {
+        let svg = gantt::svg(&given, &judged);
+        atomic::write(path, |file| file.write_all(svg.as_bytes()))?;
     }
-    match &args.json {
-        None => stdout::print(&report.text())?,
-        Some(path) if path.as_os_str() == "-" => stdout::print_json(&report)?,
-        Some(path) => {
-            let text = stdout::json(&report)?;
-            atomic::write(path, |file| writeln!(file, "{text}"))?;
-        }
+    if let Some(path) = &args.trace_events {
+        put_json(Some(path), &gantt::trace(&given, &judged))?;
+    }
+    match (&args.json, args.format) {
+        (None, TextOrJson::Text) => stdout::print(&report.text())?,
+        (file, _) => put_json(file.as_deref(), &report)?,
     }
     match judged.admitted {
         true => Ok(()),
@@ -73,11 +66,10 @@ pub fn run(args: &AdmitArgs, quiet: bool) -> Outcome {
     }
 }
 
-fn parse_picture(text: &str) -> Result<Picture, String> {
+fn parse_picture(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     match path.extension().and_then(|e| e.to_str()) {
-        Some("svg") => Ok(Picture::Svg(path)),
-        Some("json") => Ok(Picture::Trace(path)),
-        _ => Err("write a file that ends in .svg or .json".into()),
+        Some("svg") => Ok(path),
+        _ => Err("write a file that ends in .svg".into()),
     }
 }

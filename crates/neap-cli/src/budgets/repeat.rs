@@ -14,6 +14,7 @@ use super::trace::Trace;
 use crate::cgroup::{Found, limits};
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
+use crate::meter::{Cost, Meter};
 use crate::progress::note;
 use crate::report::{Adapted, ms};
 use neaptide::{Budget, Error, Session, memory};
@@ -51,6 +52,8 @@ pub struct Figures {
     pub stall_ns: Vec<u64>,
     pub loaded_bytes: Vec<u64>,
     pub adaptations: Vec<Adapted>,
+    /// Of all measured runs, with what changes of the budget took between them.
+    pub cost: Option<Cost>,
     most: usize,
     most_adaptations: usize,
     /// All measured runs, those whose figures are not kept included.
@@ -67,6 +70,7 @@ impl Figures {
             stall_ns: Vec::with_capacity(most),
             loaded_bytes: Vec::with_capacity(most),
             adaptations: Vec::new(),
+            cost: None,
             most,
             most_adaptations: adaptations.min(TOLD_ADAPTATIONS),
             runs: 0,
@@ -129,6 +133,7 @@ impl Repeat<'_> {
         let mut looked = None;
         let mut memory_bytes = 0;
         let mut run = 0;
+        let mut meter = None;
         // What is measured is at least one run.
         while run <= self.warmup || !self.is_over(run, began.elapsed()) {
             // Before the first run, memory is there that nothing was read into yet: it would count as the process's own.
@@ -137,6 +142,9 @@ impl Repeat<'_> {
                 true => self.adapt_when_due(began.elapsed())?,
                 false => 0.0,
             };
+            if run == self.warmup {
+                meter = Some(Meter::start());
+            }
             let before = self.session.stats();
             let started = Instant::now();
             match self.session.run_unless(&cancel, inputs, outputs) {
@@ -185,6 +193,7 @@ impl Repeat<'_> {
                 live.add(&sample);
             }
         }
+        self.figures.cost = meter.as_ref().map(Meter::stop);
         let peak_bytes = self.peak.take();
         if let Some(phase) = self.figures.adaptations.last_mut() {
             phase.peak_memory_bytes = peak_bytes;

@@ -9,6 +9,7 @@
 use super::{Group, find};
 use crate::failure::{Failure, Outcome, bad};
 use crate::interrupt;
+use crate::progress::detail;
 use neaptide::Bytes;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -45,6 +46,12 @@ pub fn run_again(limit_bytes: u64) -> Outcome<Ended> {
         .and_then(|found| Group::create(&found, limit_bytes))
         .map_err(needs_rights)?;
     let entrance = group.entrance().map_err(|e| needs_rights(e.to_string()))?;
+    detail(|| {
+        format!(
+            "beginning again within a hard limit of {}",
+            Bytes(limit_bytes)
+        )
+    });
     let mut command = Command::new("/proc/self/exe");
     if let Some(name) = std::env::args_os().next() {
         command.arg0(name);

@@ -4,8 +4,8 @@ use crate::args::{EngineArgs, OpenArgs};
 use crate::carried;
 use crate::child::{self, Figures};
 use crate::failure::{Failure, Outcome};
+use crate::printed::Printed;
 use crate::progress::note;
-use crate::stdout;
 use clap::{ArgMatches, Args, ValueEnum};
 use comfy_table::{CellAlignment, Table, TableStyle, presets};
 use neaptide::{Budget, Bytes};
@@ -36,8 +36,8 @@ pub struct BenchArgs {
     /// Measured runs
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = crate::numbers::whole::<u32>(1..=1_000_000))]
     iterations: u32,
-    #[arg(long, short, value_name = "FORMAT", default_value = "table")]
-    output: Format,
+    #[command(flatten)]
+    printed: Printed<Format>,
     #[command(flatten)]
     open: OpenArgs,
     #[command(flatten)]
@@ -46,7 +46,8 @@ pub struct BenchArgs {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    Table,
+    /// A table
+    Text,
     Json,
     Csv,
     /// Markdown
@@ -98,11 +99,12 @@ pub fn run(args: &BenchArgs, given: &ArgMatches, quiet: bool) -> Outcome {
             });
         }
     }
-    match args.output {
-        Format::Table => stdout::print(&table(&rows, presets::UTF8_HORIZONTAL_ONLY))?,
-        Format::Md => stdout::print(&table(&rows, presets::ASCII_MARKDOWN))?,
-        Format::Csv => stdout::print(&csv(&rows))?,
-        Format::Json => stdout::print_json(&rows.iter().map(object).collect::<Vec<_>>())?,
+    let printed = &args.printed;
+    match printed.form() {
+        Format::Text => printed.print(&table(&rows, presets::UTF8_HORIZONTAL_ONLY))?,
+        Format::Md => printed.print(&table(&rows, presets::ASCII_MARKDOWN))?,
+        Format::Csv => printed.print(&csv(&rows))?,
+        Format::Json => printed.print_json(&rows.iter().map(object).collect::<Vec<_>>())?,
     }
     match code {
         0 => Ok(()),
@@ -131,7 +133,7 @@ fn arguments(args: &BenchArgs, given: &ArgMatches, model: &Path, budget: Budget)
     list
 }
 
-const COLUMNS: [&str; 9] = [
+const COLUMNS: [&str; 10] = [
     "model",
     "budget",
     "peak",
@@ -141,11 +143,18 @@ const COLUMNS: [&str; 9] = [
     "loaded/run",
     "stall ms",
     "predicted ms",
+    "processor ms",
 ];
+
+/// Of the machine's processors, in rows that were measured where they count it.
+const ENERGY: &str = "energy mJ";
 
 fn table(rows: &[Row], style: TableStyle) -> String {
     let mut table = Table::new();
-    table.load_style(style).set_header(COLUMNS);
+    let has_energy = |row: &Row| matches!(&row.result, Ok(f) if f.energy_mj_per_run.is_some());
+    let energy = rows.iter().any(has_energy).then_some(ENERGY);
+    let columns: Vec<&str> = COLUMNS.into_iter().chain(energy).collect();
+    table.load_style(style).set_header(&columns);
     for row in rows {
         let mut cells = vec![row.model.clone(), row.budget.clone()];
         match &row.result {
@@ -157,8 +166,13 @@ fn table(rows: &[Row], style: TableStyle) -> String {
                 Bytes(f.loaded_bytes_per_run).to_string(),
                 format!("{:.2}", f.stall_ms),
                 format!("{:.2}", f.predicted_latency_ms),
+                format!("{:.2}", f.processor_ms_per_run),
             ]),
             Err(_) => cells.extend(std::iter::repeat_n("-".to_string(), COLUMNS.len() - 2)),
+        }
+        if energy.is_some() {
+            let counted = row.result.as_ref().ok().and_then(|f| f.energy_mj_per_run);
+            cells.push(counted.map_or_else(|| "-".into(), |mj| format!("{mj:.1}")));
         }
         table.add_row(cells);
     }
@@ -186,6 +200,8 @@ fn object(row: &Row) -> Value {
             "loaded_bytes_per_run": f.loaded_bytes_per_run,
             "stall_ms": f.stall_ms,
             "predicted_latency_ms": f.predicted_latency_ms,
+            "processor_ms_per_run": f.processor_ms_per_run,
+            "energy_mj_per_run": f.energy_mj_per_run,
         }),
         Err(error) => json!({"model": row.model, "budget": row.budget, "error": error}),
     }
@@ -194,7 +210,8 @@ fn object(row: &Row) -> Value {
 fn csv(rows: &[Row]) -> String {
     let mut text = String::from(
         "model,budget,memory_budget_bytes,peak_memory_bytes,planned_high_water_bytes,\
-         latency_median_ms,latency_p95_ms,loaded_bytes_per_run,stall_ms,predicted_latency_ms,error\n",
+         latency_median_ms,latency_p95_ms,loaded_bytes_per_run,stall_ms,predicted_latency_ms,\
+         processor_ms_per_run,energy_mj_per_run,error\n",
     );
     for row in rows {
         let mut fields = vec![row.model.clone(), row.budget.clone()];
@@ -209,10 +226,13 @@ fn csv(rows: &[Row]) -> String {
                 f.loaded_bytes_per_run.to_string(),
                 f.stall_ms.to_string(),
                 f.predicted_latency_ms.to_string(),
+                f.processor_ms_per_run.to_string(),
+                f.energy_mj_per_run
+                    .map_or_else(String::new, |mj| mj.to_string()),
                 String::new(),
             ]),
             Err(error) => {
-                fields.extend(std::iter::repeat_n(String::new(), 8));
+                fields.extend(std::iter::repeat_n(String::new(), 10));
                 fields.push(error.clone());
             }
         }
@@ -250,8 +270,8 @@ mod tests {
         }];
         let text = csv(&rows);
         let (header, row) = text.trim_end().split_once('\n').unwrap();
-        assert_eq!(header.split(',').count(), 11);
-        assert_eq!(row, "m.onnx,1 MiB,,,,,,,,,\"no, thanks\"");
+        assert_eq!(header.split(',').count(), 13);
+        assert_eq!(row, "m.onnx,1 MiB,,,,,,,,,,,\"no, thanks\"");
         assert!(table(&rows, presets::ASCII_MARKDOWN).starts_with("| model"));
     }
 }

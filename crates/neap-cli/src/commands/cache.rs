@@ -2,9 +2,11 @@
 
 use crate::failure::{Outcome, bad};
 use crate::names;
+use crate::printed::{Printed, TextOrJson};
 use crate::stdout;
 use clap::{Args, Subcommand};
 use neaptide::{Bytes, Cache, CachedFile};
+use serde_json::json;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -17,9 +19,17 @@ pub struct CacheArgs {
 #[derive(Subcommand)]
 enum What {
     /// List the cache's files: packed models, and models that programs gave as bytes
-    List(FoldersArgs),
+    List(ListArgs),
     /// Remove them. Models are packed again when they are opened; what is open goes on
     Clear(FoldersArgs),
+}
+
+#[derive(Args)]
+struct ListArgs {
+    #[command(flatten)]
+    folders: FoldersArgs,
+    #[command(flatten)]
+    printed: Printed<TextOrJson>,
 }
 
 #[derive(Args)]
@@ -32,9 +42,22 @@ struct FoldersArgs {
 type Work = fn(&Path) -> neaptide::Result<Vec<CachedFile>>;
 
 pub fn run(args: &CacheArgs) -> Outcome {
-    let (folders, work, done) = match &args.what {
-        What::List(args) => (&args.folders, neaptide::cached as Work, "in all"),
-        What::Clear(args) => (&args.folders, neaptide::clear_cached as Work, "removed"),
+    let (folders, work, done, printed) = match &args.what {
+        What::List(list) => {
+            let folders = &list.folders.folders;
+            (
+                folders,
+                neaptide::cached as Work,
+                "in all",
+                Some(&list.printed),
+            )
+        }
+        What::Clear(args) => (
+            &args.folders,
+            neaptide::clear_cached as Work,
+            "removed",
+            None,
+        ),
     };
     let folders = match &folders[..] {
         [] => vec![Cache::Auto.folder().ok_or_else(|| {
@@ -45,16 +68,24 @@ pub fn run(args: &CacheArgs) -> Outcome {
     if let Some(file) = folders.iter().find(|f| f.exists() && !f.is_dir()) {
         return Err(bad(format!("{} is not a folder", file.display())));
     }
-    let mut text = String::new();
-    let mut total_bytes = 0;
+    let mut files = Vec::new();
     for folder in &folders {
-        for file in work(folder)? {
-            total_bytes += file.bytes;
-            let path = names::shown(&file.path.display().to_string());
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "{:>10}  {path}", Bytes(file.bytes).to_string());
-        }
+        files.extend(work(folder)?);
+    }
+    if let Some(printed) = printed.filter(|printed| printed.form() == TextOrJson::Json) {
+        let object = |file: &CachedFile| json!({"path": file.path, "bytes": file.bytes});
+        return printed.print_json(&files.iter().map(object).collect::<Vec<_>>());
+    }
+    let mut text = String::new();
+    let total_bytes = files.iter().map(|file| file.bytes).sum();
+    for file in &files {
+        let path = names::shown(&file.path.display().to_string());
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{:>10}  {path}", Bytes(file.bytes).to_string());
     }
     let _ = writeln!(text, "{:>10}  {done}", Bytes(total_bytes).to_string());
-    stdout::print(&text)
+    match printed {
+        Some(printed) => printed.print(&text),
+        None => stdout::print(&text),
+    }
 }

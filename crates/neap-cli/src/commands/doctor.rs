@@ -10,10 +10,11 @@ use crate::args::{EngineArgs, OpenArgs};
 use crate::budgets::slower::Slower;
 use crate::cgroup::{self, Version, limits, supervise};
 use crate::failure::{Outcome, bad};
+use crate::interrupt;
+use crate::printed::{Printed, TextOrJson};
 use crate::progress::note;
 use crate::report::ms;
-use crate::{interrupt, stdout};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use neaptide::{Budget, Bytes, IoMode, Isa, LatencyCurve, RunOptions, measure_bandwidth};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -26,18 +27,12 @@ use std::path::{Path, PathBuf};
 pub struct DoctorArgs {
     /// Predict this model's times here as well, from its smallest budget to all of its memory
     model: Option<PathBuf>,
-    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
-    output: Format,
+    #[command(flatten)]
+    printed: Printed<TextOrJson>,
     #[command(flatten)]
     open: OpenArgs,
     #[command(flatten)]
     engine: EngineArgs,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    Text,
-    Json,
 }
 
 /// What is written to the drive, and read back.
@@ -93,9 +88,10 @@ pub fn run(args: &DoctorArgs, quiet: bool) -> Outcome {
         Some(path) => Some((path, curve(args, path, quiet)?)),
         None => None,
     };
-    match args.output {
-        Format::Text => stdout::print(&text(&findings, curve.as_ref().map(|(p, c)| (*p, c)))),
-        Format::Json => stdout::print_json(&serde_json::json!({
+    let printed = &args.printed;
+    match printed.form() {
+        TextOrJson::Text => printed.print(&text(&findings, curve.as_ref().map(|(p, c)| (*p, c)))),
+        TextOrJson::Json => printed.print_json(&serde_json::json!({
             "findings": findings,
             "model": curve.as_ref().map(|(path, _)| path.display().to_string()),
             "predictions": curve.as_ref().map(|(_, curve)| &curve.points),

@@ -2,7 +2,7 @@
 
 use crate::failure::{Outcome, bad};
 use crate::names;
-use crate::stdout;
+use crate::printed::{Printed, TextOrJson};
 use neap_gguf::{Header, LanguageModel, Shards, other_shards};
 use neaptide::Bytes;
 use serde::Serialize;
@@ -59,12 +59,11 @@ struct Weights {
 }
 
 /// Prints what is in a model.
-pub fn inspect(path: &Path, as_json: bool) -> Outcome {
+pub fn inspect(path: &Path, printed: &Printed<TextOrJson>) -> Outcome {
     let facts = gather(path)?;
-    if as_json {
-        stdout::print_json(&facts)
-    } else {
-        stdout::print(&text(&facts))
+    match printed.form() {
+        TextOrJson::Json => printed.print_json(&facts),
+        TextOrJson::Text => printed.print(&text(&facts)),
     }
 }
 

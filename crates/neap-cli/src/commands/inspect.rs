@@ -4,9 +4,9 @@ use super::{gguf, open};
 use crate::args::{EngineArgs, ModelArgs};
 use crate::failure::Outcome;
 use crate::names;
+use crate::printed::{Printed, TextOrJson};
 use crate::report::bands_text;
-use crate::stdout;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use neaptide::{
     BandCount, Budget, Bytes, Ledger, Model, RunOptions, TensorInfo, Workload, shape_text,
 };
@@ -16,8 +16,8 @@ use std::fmt::Write;
 
 #[derive(Args)]
 pub struct InspectArgs {
-    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
-    output: Format,
+    #[command(flatten)]
+    printed: Printed<TextOrJson>,
     /// List every node as well
     #[arg(long)]
     graph: bool,
@@ -25,12 +25,6 @@ pub struct InspectArgs {
     model: ModelArgs,
     #[command(flatten)]
     engine: EngineArgs,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    Text,
-    Json,
 }
 
 /// So many of the largest layers are shown.
@@ -92,13 +86,13 @@ struct Layer {
 
 pub fn run(args: &InspectArgs, quiet: bool) -> Outcome {
     if gguf::is_gguf(&args.model.model) {
-        return gguf::inspect(&args.model.model, args.output == Format::Json);
+        return gguf::inspect(&args.model.model, &args.printed);
     }
     let model = open(&args.model.model, &args.model.open.options()?, quiet)?;
     let facts = gather(args, &model);
-    match args.output {
-        Format::Json => stdout::print_json(&facts),
-        Format::Text => stdout::print(&text(&facts)),
+    match args.printed.form() {
+        TextOrJson::Json => args.printed.print_json(&facts),
+        TextOrJson::Text => args.printed.print(&text(&facts)),
     }
 }
 

@@ -1,9 +1,12 @@
 //! `neap layout`: static offsets for buffers with fixed live ranges, from a table and into one.
 
+use crate::budgets::schedule::parse_time;
 use crate::failure::{Failure, Outcome, bad};
+use crate::printed::{TextOrJson, put_json};
 use crate::{atomic, interrupt, stdout};
 use clap::Args;
 use neap_planner::layout::{Effort, Request, Solved, check, csv, solve};
+use neaptide::parse_bytes;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -16,7 +19,7 @@ pub struct LayoutArgs {
     #[arg(value_name = "FILE.csv")]
     file: PathBuf,
     /// Bytes that all buffers must fit in
-    #[arg(long, value_name = "BYTES", required_unless_present = "minimize")]
+    #[arg(long, value_name = "SIZE", required_unless_present = "minimize", value_parser = parse_bytes)]
     capacity: Option<u64>,
     /// Find the lowest layout, not just one within the capacity
     #[arg(long)]
@@ -25,10 +28,13 @@ pub struct LayoutArgs {
     #[arg(long, short, value_name = "OUT.csv")]
     output: Option<PathBuf>,
     /// How long to search
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_timeout)]
     timeout: Duration,
-    /// Write a report instead of the summary; '-' is standard output
-    #[arg(long, value_name = "FILE")]
+    /// In which form to print what was found
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: TextOrJson,
+    /// Write a report to this file instead of printing what was found; '-' is standard output
+    #[arg(long, value_name = "FILE", conflicts_with = "format")]
     json: Option<PathBuf>,
 }
 
@@ -92,13 +98,9 @@ pub fn run(args: &LayoutArgs) -> Outcome {
         search_ms,
         output: args.output.as_ref().map(|p| p.display().to_string()),
     };
-    match &args.json {
-        None => stdout::print(&summary(&report)),
-        Some(path) if path.as_os_str() == "-" => stdout::print_json(&report),
-        Some(path) => {
-            let text = stdout::json(&report)?;
-            atomic::write(path, |file| writeln!(file, "{text}"))
-        }
+    match (&args.json, args.format) {
+        (None, TextOrJson::Text) => stdout::print(&summary(&report)),
+        (file, _) => put_json(file.as_deref(), &report),
     }
 }
 
@@ -165,23 +167,9 @@ fn summary(report: &Report) -> String {
     text
 }
 
-fn parse_seconds(text: &str) -> Result<Duration, String> {
-    text.parse()
-        .ok()
-        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .filter(|d| !d.is_zero())
-        .ok_or_else(|| "write a number of seconds above 0".into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn seconds() {
-        assert_eq!(parse_seconds("0.5"), Ok(Duration::from_millis(500)));
-        for bad in ["", "0", "-1", "x", "nan", "inf", "1e99"] {
-            assert!(parse_seconds(bad).is_err(), "{bad}");
-        }
-    }
+fn parse_timeout(text: &str) -> Result<Duration, String> {
+    let time = parse_time(text)?;
+    (!time.is_zero())
+        .then_some(time)
+        .ok_or_else(|| "write a time above 0".into())
 }

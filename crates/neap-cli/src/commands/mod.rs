@@ -19,13 +19,14 @@ mod rounding;
 pub mod run;
 #[cfg(feature = "serve")]
 pub mod serve;
+pub mod tasks;
 pub mod train;
 pub mod zoo;
 
 use crate::advice;
 use crate::failure::Outcome;
 use crate::interrupt;
-use crate::progress::{Progress, note};
+use crate::progress::{Progress, detail, note};
 use neaptide::{Model, OpenOptions, Work};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -56,6 +57,7 @@ fn open_here(
     let _deferred = interrupt::defer();
     let mut progress = Progress::new(format!("packing {}", file_name(path)), quiet);
     let mut was_packed = false;
+    detail(|| format!("opening {}", path.display()));
     let model = Model::open(path, options, &mut |p| {
         was_packed |= p.work == Work::Packing;
         follow(&mut progress, p);
@@ -65,7 +67,25 @@ fn open_here(
         return Ok(Err(interrupted));
     }
     note_remarks(&model);
+    detail(|| opened_text(&model, was_packed));
     Ok(Ok((model, was_packed)))
+}
+
+fn opened_text(model: &Model, was_packed: bool) -> String {
+    let steps = model.program().steps.len();
+    let digest = model.digest();
+    match model.packed_path() {
+        Some(path) => format!(
+            "{steps} steps, weights in {}, {}; digest {digest}",
+            path.display(),
+            if was_packed {
+                "packed now"
+            } else {
+                "packed before"
+            }
+        ),
+        None => format!("{steps} steps, no weights; digest {digest}"),
+    }
 }
 
 /// Opens a model about which everything has been said, by the process that started this one.

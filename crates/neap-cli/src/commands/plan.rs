@@ -8,17 +8,15 @@ use crate::compute::{Compute, Memory};
 use crate::device::Device;
 use crate::failure::{Outcome, bad};
 use crate::language;
-use crate::progress::note;
+use crate::printed::Printed;
+use crate::progress::{detail, note};
 use crate::report::{OnDevice, bands_text, kernels_text, ms};
 use crate::{atomic, stdout};
-use clap::Args;
-use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args, ValueEnum};
 use neap_plan::render;
 use neaptide::{Budget, Bytes, CostSource, Model, Plan, RunOptions};
 use serde_json::{Value, json};
-use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::io::Write;
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -33,12 +31,14 @@ pub struct PlanArgs {
     /// Budgets from the smallest to all of the model's memory are compared by their predicted times.
     #[arg(long, value_name = "SHARE", conflicts_with_all = ["memory_budget", "device_budget"])]
     slower: Option<Slower>,
-    /// Plan for another device: a description in FILE.toml, or a name such as raspberry-pi-4
+    /// Plan for another machine: a description in FILE.toml, or a name such as raspberry-pi-4
     ///
-    /// The names are v100-pcie, rtx3090-pcie, jetson-nx, raspberry-pi-4 and phone. Devices of this machine are named as `neap run`
-    /// takes them: vulkan, vulkan:N, auto or auto:N.
-    #[arg(long, value_name = "FILE|NAME", conflicts_with = "calibrate")]
-    device: Option<String>,
+    /// The names are v100-pcie, rtx3090-pcie, jetson-nx, raspberry-pi-4 and phone.
+    #[arg(long, value_name = "FILE|NAME", conflicts_with_all = ["calibrate", "device"])]
+    machine: Option<String>,
+    /// Compute on a device of this machine instead of the processor: vulkan, vulkan:N, auto or auto:N, as `neap run` takes it
+    #[arg(long, value_name = "DEVICE", conflicts_with = "calibrate")]
+    device: Option<Compute>,
     /// Of a language model: tokens that prompts and answers may have together [default: several]
     #[arg(long, value_name = "N", value_parser = crate::numbers::whole::<u32>(1..=1 << 20))]
     context: Option<u32>,
@@ -48,24 +48,23 @@ pub struct PlanArgs {
     /// Memory of a device of this machine that may be taken, for a plan in the device's own memory
     #[arg(long, value_name = "SIZE", requires = "device")]
     device_budget: Option<Budget>,
-    /// The same as --search-seed
-    #[arg(long, value_name = "N", conflicts_with = "search_seed", value_parser = crate::numbers::any::<u64>)]
-    seed: Option<u64>,
-    /// text, json, a FILE.html to write, or a FILE.json for Perfetto
-    #[arg(long, short, value_name = "FORMAT", default_value = "text", value_parser = OsStringValueParser::new().try_map(parse_format))]
-    output: Format,
+    #[command(flatten)]
+    printed: Printed<Format>,
+    /// Write what is predicted as trace events for Perfetto
+    #[arg(long, value_name = "FILE.json")]
+    trace_events: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
     engine: EngineArgs,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
     Text,
     Json,
-    Page(PathBuf),
-    Trace(PathBuf),
+    /// A page to look at
+    Html,
 }
 
 /// Simulated runs; the last one, in the steady state, is shown.
@@ -73,11 +72,9 @@ const RUNS: u32 = 3;
 
 pub fn run(args: &PlanArgs, quiet: bool) -> Outcome {
     if gguf::is_gguf(&args.model.model) {
-        let as_json = match args.output {
-            Format::Text => false,
-            Format::Json => true,
-            _ => return Err(bad("the plan of a language model is text or json")),
-        };
+        if args.printed.form() == Format::Html || args.trace_events.is_some() {
+            return Err(bad("the plan of a language model is text or json"));
+        }
         if args.slower.is_some() {
             return Err(bad(
                 "--slower is for ONNX models: of a language model, the plan shows all budgets",
@@ -90,26 +87,24 @@ pub fn run(args: &PlanArgs, quiet: bool) -> Outcome {
             threads: args.engine.threads(),
             is_measured: args.engine.calibrate != CalibrateArg::Off,
         };
-        return language::plan::plan(&args.model.model, &question, as_json);
+        return match language::plan::choices(&args.model.model, &question)? {
+            (choices, _) if args.printed.form() == Format::Json => {
+                args.printed.print_json(&choices)
+            }
+            (_, text) => args.printed.print(&text),
+        };
     }
-    let named = args.device.as_deref();
-    let here: Option<Compute> = named.and_then(|name| name.parse().ok());
-    let device = named.filter(|_| here.is_none());
-    let device = device.map(Device::find).transpose()?;
-    if args.device_budget.is_some() && here.is_none() {
-        return Err(bad("--device-budget goes with --device vulkan"));
-    }
+    let machine = args.machine.as_deref().map(Device::find).transpose()?;
     let model = open(&args.model.model, &args.model.open.options()?, quiet)?;
     let inputs = model.inputs().iter().map(|i| i.len_bytes() as u64).sum();
     let mut options = RunOptions {
         reserve_bytes: inputs,
-        costs: device.as_ref().map(|d| d.costs.clone()),
+        costs: machine.as_ref().map(|d| d.costs.clone()),
         ..args.engine.options(args.memory_budget)
     };
-    if let Some(device) = here {
+    if let Some(device) = args.device {
         open_device(device, args.device_budget, &model, &mut options)?;
     }
-    options.search.seed = args.seed.unwrap_or(options.search.seed);
     if let Some(slower) = args.slower {
         options.budget = Budget::Bytes(slower.budget_bytes(&model, &options, quiet)?);
     }
@@ -117,29 +112,33 @@ pub fn run(args: &PlanArgs, quiet: bool) -> Outcome {
     if let Some(remark) = plan.cost_remark() {
         note(remark);
     }
+    detail(|| format!("planned in {:.1} ms", ms(plan.planning_ns)));
     let title = || {
         let model = args.model.model.file_name().unwrap_or_default().display();
         let within = plan
             .budget_bytes
             .map_or_else(|| "unlimited memory".into(), |b| Bytes(b).to_string());
-        let on = device.as_ref().map(|d| format!(" on {}", d.name));
+        let on = machine.as_ref().map(|d| format!(" on {}", d.name));
         format!("{model} within {within}{}", on.unwrap_or_default())
     };
-    match &args.output {
-        Format::Text => stdout::print(&text(&model, &plan, &options)),
-        Format::Json => stdout::print_json(&figures(args, &model, &plan, &options)),
-        Format::Page(path) => {
-            let title = title();
-            let timeline = plan.simulate(RUNS);
-            let page = plan.page(&title, &timeline);
-            atomic::write(path, |file| file.write_all(page.as_bytes()))?;
-            stdout::print(&format!("{}: {title}\n", path.display()))
+    let printed = &args.printed;
+    if let Some(path) = &args.trace_events {
+        let (name, timeline) = (format!("predicted: {}", title()), plan.simulate(RUNS));
+        atomic::write(path, |file| plan.write_trace(file, &name, &timeline))?;
+        if printed.file().is_none() && printed.form() == Format::Text {
+            return stdout::print(&format!("{}: {}\n", path.display(), title()));
         }
-        Format::Trace(path) => {
-            let title = title();
-            let (name, timeline) = (format!("predicted: {title}"), plan.simulate(RUNS));
-            atomic::write(path, |file| plan.write_trace(file, &name, &timeline))?;
-            stdout::print(&format!("{}: {title}\n", path.display()))
+    }
+    match printed.form() {
+        Format::Text => printed.print(&text(&model, &plan, &options)),
+        Format::Json => printed.print_json(&figures(args, &model, &plan, &options)),
+        Format::Html => {
+            let page = plan.page(&title(), &plan.simulate(RUNS));
+            printed.print(&page)?;
+            match printed.file() {
+                Some(path) => stdout::print(&format!("{}: {}\n", path.display(), title())),
+                None => Ok(()),
+            }
         }
     }
 }
@@ -288,30 +287,4 @@ fn figures(args: &PlanArgs, model: &Model, plan: &Plan, options: &RunOptions) ->
         "steps": plan.workload().steps.iter().map(|s| &s.name).collect::<Vec<_>>(),
         "plan": plan.execution(),
     })
-}
-
-fn parse_format(given: OsString) -> Result<Format, String> {
-    let name = given.as_encoded_bytes().to_ascii_lowercase();
-    match given.to_str() {
-        Some("text") => Ok(Format::Text),
-        Some("json") => Ok(Format::Json),
-        _ if name.ends_with(b".html") => Ok(Format::Page(given.into())),
-        _ if name.ends_with(b".json") => Ok(Format::Trace(given.into())),
-        _ => Err("write text, json or a file name that ends in .html or .json".into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn formats() {
-        let format = |text: &str| parse_format(text.into());
-        assert_eq!(format("text"), Ok(Format::Text));
-        assert_eq!(format("json"), Ok(Format::Json));
-        assert_eq!(format("a/b.HTML"), Ok(Format::Page("a/b.HTML".into())));
-        assert_eq!(format("t.json"), Ok(Format::Trace("t.json".into())));
-        assert!(format("plan.pdf").is_err());
-    }
 }

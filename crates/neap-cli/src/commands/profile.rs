@@ -5,9 +5,9 @@ use crate::args::{IoArg, OpenArgs};
 use crate::device::describe;
 use crate::failure::{Outcome, bad};
 use crate::interrupt;
+use crate::printed::Printed;
 use crate::progress::{Progress, note};
 use crate::report::ms;
-use crate::stdout;
 use clap::{Args, ValueEnum};
 use neaptide::{Bytes, CalibrationReport, MeasuredPoint, OpenOptions, RunOptions};
 use std::fmt::Write as _;
@@ -24,8 +24,8 @@ pub struct ProfileArgs {
     /// How weights are read from storage
     #[arg(long, value_name = "MODE", default_value = "auto")]
     io: IoArg,
-    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
-    output: Format,
+    #[command(flatten)]
+    printed: Printed<Format>,
     #[command(flatten)]
     open: OpenArgs,
 }
@@ -34,7 +34,7 @@ pub struct ProfileArgs {
 enum Format {
     Text,
     Json,
-    /// A description of this machine, for `neap plan --device`
+    /// A description of this machine, for `neap plan --machine`
     Toml,
 }
 
@@ -59,10 +59,11 @@ pub fn run(args: &ProfileArgs, quiet: bool) -> Outcome {
         reports.push((name, report));
     }
     drop(made);
-    match args.output {
-        Format::Text => stdout::print(&text(&reports)),
-        Format::Json => stdout::print_json(&json(&reports)),
-        Format::Toml => stdout::print(
+    let printed = &args.printed;
+    match printed.form() {
+        Format::Text => printed.print(&text(&reports)),
+        Format::Json => printed.print_json(&json(&reports)),
+        Format::Toml => printed.print(
             &reports
                 .last()
                 .map_or_else(String::new, |(_, report)| describe(&report.profile)),

@@ -19,9 +19,9 @@ use crate::cgroup::{limits, supervise};
 use crate::compute::{Compute, Memory};
 use crate::failure::{Failure, Outcome, bad};
 use crate::input::{self, ImageOptions};
+use crate::printed::{Printed, TextOrJson};
 use crate::progress::note;
-use crate::{carried, task};
-use clap::{ArgMatches, Args};
+use clap::Args;
 use enforced::enforced;
 use here::here;
 use neaptide::{Accelerator, Budget, Model, OpenOptions, OwnProcess, RunOptions, parse_bytes};
@@ -34,23 +34,14 @@ use std::sync::Arc;
 #[derive(Args)]
 pub struct RunArgs {
     /// An .onnx model, packed on first use, or a packed .neap
-    #[arg(required_unless_present = "task")]
-    model: Option<PathBuf>,
-    /// Run the models of a task file at once, in one total of memory; see examples/tasks
-    #[arg(long, value_name = "FILE.toml", conflicts_with_all = TASK_CONFLICTS)]
-    task: Option<PathBuf>,
-    /// With --task, who gets how much [default: as the file says, or curves]
-    #[arg(long, value_name = "POLICY")]
-    allocate: Option<task::Policy>,
-    /// With --task, all models in this process, in turns: they share the memory that runs overwrite
-    #[arg(long)]
-    one_process: bool,
-    /// Memory that the whole process may take: 64MiB, 25%, auto or none
+    model: PathBuf,
+    /// Memory that the whole process may take: 64MiB, 25%, auto or none [default: auto]
     ///
     /// 64M is 64MiB, and a number without a unit is bytes. 25% is of what no limit takes. auto is what can be spared here: the
-    /// limit of the memory cgroup, or half of what is free.
-    #[arg(long, value_name = "SIZE", default_value = "none", value_parser = crate::cgroup::limits::budget)]
-    pub memory_budget: Budget,
+    /// limit of the memory cgroup, or half of what is free. A run whose budget changes, or whose model is in a device's memory,
+    /// has none that is not named.
+    #[arg(long, value_name = "SIZE", value_parser = crate::cgroup::limits::budget)]
+    memory_budget: Option<Budget>,
     /// The smallest budget that is at most so much slower than the fastest, such as 10%
     ///
     /// Budgets from the smallest to all of the model's memory are compared by their predicted times.
@@ -70,9 +61,9 @@ pub struct RunArgs {
     /// The link to the device's memory as if it moved no more than so many bytes per second each way
     #[arg(long, value_name = "SIZE", requires = "device_budget", value_parser = parse_bytes, hide = true)]
     pub device_link: Option<u64>,
-    /// An input: a photo, a folder of photos, .npy, .npz, .bin, or a number [default: random values]
+    /// An input: a photo, a folder of photos, .wav, .npy, .npz, .bin, or a number [default: random values]
     ///
-    /// Photos are .jpg, .png, .webp or .bmp; several of them run one after another. NAME may be left out where there is one
+    /// Photos are .jpg, .png, .webp or .bmp; several of them run one after another. Of a .wav the rate stays. NAME may be left out where there is one
     /// input, and for .npz with arrays of the inputs' names. Random integers are from 0 to 99, or 1 where the input's name has
     /// "mask" in it, or 0 where it has "type".
     #[arg(long = "input", value_name = "NAME=FILE")]
@@ -92,8 +83,10 @@ pub struct RunArgs {
     /// Write each output to DIR as .npy, named after the model's output
     #[arg(long, value_name = "DIR")]
     pub output_dir: Option<PathBuf>,
-    /// Write a report instead of the summary; '-' is standard output
-    #[arg(long, value_name = "FILE")]
+    #[command(flatten)]
+    pub printed: Printed<TextOrJson>,
+    /// The same as --format json -o FILE
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["format", "output"])]
     pub json: Option<PathBuf>,
     /// Write what happened in the first runs, warm-up included, as trace events for Perfetto
     #[arg(long, value_name = "FILE.json")]
@@ -108,51 +101,7 @@ pub struct RunArgs {
     pub image: ImageOptions,
 }
 
-/// Options and groups of options that a task's file replaces, or that are for one model.
-const TASK_CONFLICTS: [&str; 19] = [
-    "model",
-    "memory_budget",
-    "slower",
-    "threads",
-    "device",
-    "device_budget",
-    "device_link",
-    "inputs",
-    "labels",
-    "seed",
-    "warmup",
-    "iterations",
-    "output_dir",
-    "shapes",
-    "bindings",
-    "size_bounds",
-    "trace_events",
-    "ChangeArgs",
-    "ImageOptions",
-];
-
-/// `given` holds the options as they were written.
-pub fn run(args: &RunArgs, given: &ArgMatches, quiet: bool) -> Outcome {
-    if let Some(file) = &args.task {
-        return task::run(&task::Settings {
-            file,
-            allocate: args.allocate,
-            enforce: args.enforce,
-            one_process: args.one_process,
-            engine: &args.engine,
-            json: args.json.as_deref(),
-            open: &args.open,
-            members: carried_to_members(given),
-            keeps_activations: args.engine.keep_activations,
-            quiet,
-        });
-    }
-    if args.one_process {
-        return Err(bad("--one-process is for several models: give --task"));
-    }
-    if args.allocate.is_some() {
-        return Err(bad("--allocate is for several models: give --task"));
-    }
+pub fn run(args: &RunArgs, quiet: bool) -> Outcome {
     args.image.check(&args.inputs)?;
     if let Some(path) = &args.change.trace {
         Trace::check_name(path)?;
@@ -172,14 +121,6 @@ pub fn run(args: &RunArgs, given: &ArgMatches, quiet: bool) -> Outcome {
         Err(Failure::DamagedCache(damage)) => Err(again(damage)),
         ended => ended,
     }
-}
-
-/// What every member of a task is told of this command line. All other options either conflict with
-/// `--task` or are the task's own.
-pub(crate) fn carried_to_members(given: &ArgMatches) -> Vec<OsString> {
-    let mut words = carried::words::<OpenArgs>(given);
-    words.extend(carried::words::<EngineArgs>(given));
-    words
 }
 
 /// Marks a process that has begun anew with the budget that `--slower` chose, in bytes.
@@ -224,16 +165,32 @@ pub(super) fn begin_anew(marks: &[(&str, &str)]) -> std::io::Error {
 }
 
 impl RunArgs {
-    /// There is one unless there is a task.
     fn model(&self) -> &Path {
-        self.model.as_deref().unwrap_or(Path::new(""))
+        &self.model
+    }
+
+    /// As it was named, or else what can be spared here.
+    fn memory_budget(&self) -> Budget {
+        match self.memory_budget {
+            Some(budget) => budget,
+            None if self.is_automatic() => {
+                limits::automatic().map_or(Budget::Unlimited, Budget::Bytes)
+            }
+            None => Budget::Unlimited,
+        }
+    }
+
+    /// Whether the budget is what can be spared, as nothing else says it.
+    fn is_automatic(&self) -> bool {
+        let says = self.slower.is_some() || self.change.any() || self.enforce;
+        self.memory_budget.is_none() && !says && self.device_budget.is_none()
     }
 
     /// In force when the session opens.
     fn first_budget(&self) -> Budget {
         let scheduled = self.change.budget_schedule.as_ref();
         let chosen = chosen().filter(|_| self.slower.is_some());
-        (scheduled.and_then(Schedule::at_start).or(chosen)).unwrap_or(self.memory_budget)
+        (scheduled.and_then(Schedule::at_start).or(chosen)).unwrap_or_else(|| self.memory_budget())
     }
 
     /// The device, with all that it takes of this process's memory.
@@ -265,7 +222,7 @@ impl RunArgs {
                 "--device-budget is for one budget: leave out --budget-schedule and --follow",
             ));
         }
-        if matches!(self.memory_budget, Budget::Percent(_)) {
+        if matches!(self.memory_budget, Some(Budget::Percent(_))) {
             return Err(bad(
                 "--device-budget goes with --memory-budget as a size: percentages are of a process that holds everything",
             ));

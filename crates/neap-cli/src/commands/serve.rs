@@ -69,13 +69,13 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = crate::numbers::whole::<u16>(1..=65_535))]
     max_waiting: u16,
     /// How long a client may take to send a request, or to take any part of an answer
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = neaptide::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = crate::budgets::schedule::parse_time)]
     client_timeout: Duration,
     /// How long an answer may take
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = neaptide::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::budgets::schedule::parse_time)]
     answer_timeout: Duration,
     /// How long requests under way may take when the server is asked to end
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = neaptide::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = crate::budgets::schedule::parse_time)]
     drain_timeout: Duration,
     /// Where deadlines are promised: runs are taken to be so many per cent longer than measured
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = crate::numbers::whole::<u16>(0..=1000))]

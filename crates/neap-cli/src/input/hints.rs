@@ -1,7 +1,7 @@
 //! What the files of `--input` and `--bind` say before the model is opened: shapes of inputs, and values of small
 //! ones. They matter where the model leaves dimensions open or lets values decide shapes.
 
-use super::{ImageOptions, has_extension, name_and_file, npy, npz, open_file, photo, photos};
+use super::{ImageOptions, has_extension, name_and_file, npy, npz, open_file, photo, photos, wav};
 use crate::failure::{Outcome, bad};
 use neap_picture::{ENDINGS, Recipe};
 use neaptide::{Declared, Literal};
@@ -59,6 +59,12 @@ pub fn hints(
             && let Ok(array) = npy::glance(&mut BufReader::new(file), MAX_VALUE_BYTES)
         {
             hints.add(name.to_string(), array);
+        } else if let (Some(name), true) = (name.or(only), has_extension(path, &["wav"]))
+            && let Ok(file) = open_file(path)
+            && let Some(input) = declared.iter().find(|input| input.name == name)
+            && let Some(shape) = wav::shape(BufReader::new(file), input)
+        {
+            hints.shapes.insert(name.to_string(), shape);
         } else if let (Some(name), Some(photo)) = (name.or(only), photo_at(path))
             && let Some(input) = declared.iter().find(|input| input.name == name)
             && let Some(shape) = photo::shape(&photo, input, image.layout, size_of(model))
@@ -93,7 +99,8 @@ fn declared(model: &Path, given: &[OsString]) -> Vec<Declared> {
         let whole = Path::new(text);
         let marks = text.as_bytes().iter().filter(|&&byte| byte == b'=');
         let is_named = marks.count() == 1 && !whole.exists();
-        has_extension(whole, &["npz"]) || is_named && photo_at(path_of(text)).is_none()
+        let is_array = !has_extension(path_of(text), &["wav"]) && photo_at(path_of(text)).is_none();
+        has_extension(whole, &["npz"]) || is_named && is_array
     };
     match given.iter().all(says_all) {
         true => Vec::new(),

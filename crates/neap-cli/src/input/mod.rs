@@ -3,7 +3,8 @@
 //! ```text
 //!   .npy          one array            .jpg .png .webp .bmp   decoded, resized, normalised: neap_picture
 //!   .npz          arrays by name       .bin                   the tensor's bytes as they are
-//!   16000         a number             (none)                 seeded random
+//!   16000         a number             .wav                   samples from -1 to 1
+//!                                      (none)                 seeded random
 //! ```
 //! Several photos, or a folder of them, are one batch after another.
 
@@ -16,6 +17,7 @@ mod npz;
 mod photo;
 mod photos;
 mod random;
+mod wav;
 
 pub use hints::{bindings, hints};
 pub use image::ImageOptions;
@@ -347,9 +349,11 @@ fn read_file(
     } else if has_extension(path, ENDINGS) {
         let limit = settings.decode_limit_bytes;
         (image::read(&file, info, recipe, limit)?, None)
+    } else if has_extension(path, &["wav"]) {
+        wav::read(BufReader::new(&file), info)?
     } else {
         let photos = ENDINGS.join(", .");
-        return Err(format!("has no known ending: .npy, .npz, .bin, .{photos}").into());
+        return Err(format!("has no known ending: .npy, .npz, .bin, .wav, .{photos}").into());
     };
     remarks.extend(remark.map(|r| format!("input '{}': {r}", info.name)));
     Ok(tensor)

@@ -2,6 +2,7 @@
 
 use super::failure;
 use crate::failure::{Failure, Outcome, bad};
+use crate::meter::processor_ns;
 use crate::{interrupt, stdout};
 use neap_chat::{Event, Ledger, Reason, Refused, Request, Runner, Usage};
 use neaptide::{Bytes, CancelToken};
@@ -64,6 +65,7 @@ impl Speed {
             later_seconds: self.answer.as_secs_f64(),
             later_read_bytes: self.read_bytes,
             predicted_ms_per_token: predicted_ns as f64 / 1e6,
+            processor_seconds: processor_ns() as f64 / 1e9,
             peak_memory_bytes: peak_bytes,
             ledger,
         }
@@ -105,6 +107,8 @@ pub struct Report {
     later_read_bytes: u64,
     /// Before anything ran, attention left out.
     predicted_ms_per_token: f64,
+    /// Of all processors together, for the whole process up to here.
+    processor_seconds: f64,
     peak_memory_bytes: u64,
     ledger: Ledger,
 }

@@ -2,7 +2,6 @@
 
 use super::failure;
 use crate::failure::{Failure, Outcome, bad};
-use crate::stdout;
 use neap_chat::{CacheType, Ledger};
 use neap_llm::{Engine, Model, Rates};
 use neaptide::{Budget, Bytes, OwnProcess};
@@ -13,7 +12,7 @@ use std::sync::Arc;
 
 /// One budget with one context.
 #[derive(Serialize)]
-struct Choice {
+pub struct Choice {
     context: usize,
     /// `None`: as much as the model takes.
     budget_bytes: Option<u64>,
@@ -40,8 +39,8 @@ pub struct Question {
     pub is_measured: bool,
 }
 
-/// Prints what budgets and contexts give.
-pub fn plan(path: &Path, question: &Question, as_json: bool) -> Outcome {
+/// What budgets and contexts give, and the same as text.
+pub fn choices(path: &Path, question: &Question) -> Outcome<(Vec<Choice>, String)> {
     let model = Model::open(path).map_err(|e| failure(e.into()))?;
     let weights = model.matrix_bytes();
     let Question {
@@ -98,10 +97,8 @@ pub fn plan(path: &Path, question: &Question, as_json: bool) -> Outcome {
             }
         }
     }
-    match as_json {
-        true => stdout::print_json(&choices),
-        false => stdout::print(&text(&choices, rates, measured.is_some())),
-    }
+    let text = text(&choices, rates, measured.is_some());
+    Ok((choices, text))
 }
 
 /// The process grows a little from one plan to the next.

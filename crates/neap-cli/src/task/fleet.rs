@@ -5,6 +5,7 @@ use crate::cgroup::Group;
 use crate::cgroup::supervise;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
+use crate::progress::tells_details;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -51,6 +52,7 @@ impl Fleet {
             command
                 .arg("member")
                 .args(args)
+                .args(tells_details().then_some("--verbose"))
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped());
             supervise::confine(&mut command, entrance.as_ref());

@@ -1,7 +1,7 @@
-//! `neap run --task FILE.toml`: several models at once, one total of memory.
+//! `neap tasks FILE.toml`: several models at once, one total of memory.
 //!
 //! ```text
-//!   neap run --task         members: a process for each model, on its own processors
+//!   neap tasks              members: a process for each model, on its own processors
 //!     read the file
 //!     start members ───────► open the model
 //!     curve ───────────────► one after another

@@ -11,8 +11,8 @@ use super::run::Settings;
 use crate::cgroup::supervise::{self, Ended};
 use crate::failure::{Failure, Outcome, bad};
 use crate::input::{self, ImageOptions};
+use crate::interrupt;
 use crate::report::{Latency, median_ms, ms};
-use crate::{atomic, interrupt, stdout};
 use neaptide::{
     Budget, Bytes, CancelToken, Engine, EngineLedger, EngineOptions, Error, LoadOptions,
     LoadedModel, ModelStatus, OpenOptions, OwnProcess, RunOptions, RunReport, RunRequest, Strategy,
@@ -20,7 +20,6 @@ use neaptide::{
 };
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -397,14 +396,7 @@ fn told(job: &Job, mut drove: Drove) -> OneModel {
 }
 
 fn tell(settings: &Settings, report: &OneReport) -> Outcome {
-    match settings.json {
-        None => stdout::print(&report.summary()),
-        Some(path) if path.as_os_str() == "-" => stdout::print_json(report),
-        Some(path) => {
-            let text = stdout::json(report)?;
-            atomic::write(path, |file| writeln!(file, "{text}"))
-        }
-    }
+    settings.printed.report(report, || report.summary())
 }
 
 impl OneReport {

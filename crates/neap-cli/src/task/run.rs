@@ -8,9 +8,10 @@ use super::report::{Largest, ModelReport, TaskReport, TotalChange};
 use crate::args::{EngineArgs, OpenArgs};
 use crate::cgroup::{self, Group, limits};
 use crate::failure::{Failure, Outcome, bad};
+use crate::interrupt;
+use crate::printed::{Printed, TextOrJson};
 use crate::progress::note;
 use crate::report::{Adapted, ms};
-use crate::{interrupt, stdout};
 use neap_planner::allocate::{
     AllocateError, Curve, Demand, curves, equal, largest_weighted, paper,
 };
@@ -27,7 +28,7 @@ pub struct Settings<'a> {
     /// Models take turns in this process instead of having one each.
     pub one_process: bool,
     pub engine: &'a EngineArgs,
-    pub json: Option<&'a Path>,
+    pub printed: &'a Printed<TextOrJson>,
     pub open: &'a OpenArgs,
     /// Options of the command line that are every member's, as words.
     pub members: Vec<OsString>,
@@ -82,16 +83,7 @@ pub fn run(settings: &Settings) -> Outcome {
         Err(failure) => return Err(running.explained(failure)),
     };
     drop(running);
-    match settings.json {
-        None => stdout::print(&report.summary()),
-        Some(path) if path.as_os_str() == "-" => stdout::print_json(&report),
-        Some(path) => {
-            let text = stdout::json(&report)?;
-            crate::atomic::write(path, |file| {
-                std::io::Write::write_all(file, (text + "\n").as_bytes())
-            })
-        }
-    }
+    settings.printed.report(&report, || report.summary())
 }
 
 fn group(total_bytes: u64) -> Outcome<Group> {

@@ -24,7 +24,7 @@ fn names(bench: &Bench) -> Vec<String> {
 #[test]
 fn they_are_planned_as_with_weights() {
     let bench = bare();
-    let args = "--device v100-pcie --threads 1 --quiet -o json";
+    let args = "--machine v100-pcie --threads 1 --quiet --format json";
     let plan = |model: &str, more: &str| bench.json(&format!("plan {model} {args} {more}"));
     let planned = plan("bare.onnx", "");
     assert_eq!(names(&bench), ["bare.onnx"], "nothing is written");
@@ -56,10 +56,11 @@ fn they_are_planned_as_with_weights() {
         .ok();
     assert!(text.stdout.contains("bound       "), "{}", text.stdout);
     // Without a description of a device there are estimates.
-    let here = bench.json("plan bare.onnx --memory-budget 80% --cache-dir cache --quiet -o json");
+    let here =
+        bench.json("plan bare.onnx --memory-budget 80% --cache-dir cache --quiet --format json");
     assert_eq!(here["calibration"], "estimated");
     bench
-        .neap("plan bare.onnx --device v100-pcie -o trace.json")
+        .neap("plan bare.onnx --machine v100-pcie --trace-events trace.json")
         .ok();
     bench
         .neap("plan bare.onnx --memory-budget 1MiB")
@@ -69,7 +70,7 @@ fn they_are_planned_as_with_weights() {
 #[test]
 fn they_are_inspected_and_not_run() {
     let bench = bare();
-    let facts = bench.json("inspect bare.onnx --quiet -o json");
+    let facts = bench.json("inspect bare.onnx --quiet --format json");
     assert_eq!(facts["packed_path"], Value::Null);
     assert!(facts["packed_weight_bytes"].as_u64() > Some(4_000_000));
     let text = bench.neap("inspect bare.onnx").ok().stdout;
@@ -81,7 +82,7 @@ fn they_are_inspected_and_not_run() {
     for args in [
         "run bare.onnx",
         "run bare.onnx --memory-budget 1MiB",
-        "run --task task.toml",
+        "tasks task.toml",
         "bench bare.onnx --quiet",
         "pack bare.onnx -o out.neap",
         "profile bare.onnx --quiet",
@@ -99,7 +100,7 @@ fn they_are_inspected_and_not_run() {
 fn weights_that_layers_share_count_once() {
     let bench = Bench::new();
     bench.neap("zoo rnn_8_8k --shapes-only -o m.onnx").ok();
-    let facts = bench.json("inspect m.onnx --quiet -o json");
+    let facts = bench.json("inspect m.onnx --quiet --format json");
     let weight_bytes = facts["packed_weight_bytes"].as_u64();
     assert!(weight_bytes.is_some_and(|b| b > 16 << 30 && b < 17 << 30));
     let planned = bench.neap("plan m.onnx --memory-budget 17GiB").ok().stdout;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 fn smallest(bench: &Bench) -> u64 {
-    let facts = bench.json("inspect m.onnx --threads 2 -o json");
+    let facts = bench.json("inspect m.onnx --threads 2 --format json");
     facts["smallest_feasible_bytes"].as_u64().unwrap()
 }
 
@@ -16,7 +16,7 @@ fn smallest(bench: &Bench) -> u64 {
 fn a_report_has_exactly_the_agreed_keys() {
     let bench = Bench::with_model(&layers());
     bench
-        .neap("run m.onnx --threads 1 --warmup 1 --iterations 4 --output-dir out --json r.json")
+        .neap("run m.onnx --memory-budget none --threads 1 --warmup 1 --iterations 4 --output-dir out --json r.json")
         .ok();
     let report: Value = serde_json::from_slice(&fs::read(bench.path("r.json")).unwrap()).unwrap();
     let keys = |value: &Value| -> Vec<String> {
@@ -30,6 +30,7 @@ fn a_report_has_exactly_the_agreed_keys() {
             "arena_bytes",
             "bands",
             "base_overhead_bytes",
+            "energy_mj_per_run",
             "graph_digest",
             "kernels",
             "latency_ms",
@@ -44,6 +45,7 @@ fn a_report_has_exactly_the_agreed_keys() {
             "peak_memory_source",
             "planned_high_water_bytes",
             "predicted_latency_ms",
+            "processor_ms_per_run",
             "random_inputs",
             "resident_weight_bytes",
             "stall_ms",
@@ -262,7 +264,7 @@ fn row_bands_lower_the_smallest_budget() {
         fs::remove_file(bench.path("m.onnx")).unwrap();
         let budget = |bands: &str| {
             let facts = bench.json(&format!(
-                "inspect m.neap --threads 2 --bands {bands} -o json"
+                "inspect m.neap --threads 2 --bands {bands} --format json"
             ));
             facts["smallest_feasible_bytes"].as_u64().unwrap()
         };
@@ -349,7 +351,7 @@ fn a_smallest_budget_above_what_a_small_model_uses_is_no_error() {
 #[test]
 fn a_small_models_named_budget_says_why_it_is_no_smaller() {
     let bench = Bench::with_model(&layers());
-    let facts = bench.json("inspect m.onnx -o json");
+    let facts = bench.json("inspect m.onnx --format json");
     let smallest = &facts["smallest_ledger"];
     assert!(smallest["packing_bytes"].as_u64().unwrap() > 0, "{facts}");
     assert!(

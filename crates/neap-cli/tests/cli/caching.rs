@@ -282,7 +282,7 @@ fn hashing_fits_into_a_small_budget() {
         return;
     }
     let run = |extra: &str| bench.json(&format!("run m.onnx --json - {extra}"));
-    let smallest = bench.json("inspect m.onnx -o json")["smallest_feasible_bytes"].as_u64();
+    let smallest = bench.json("inspect m.onnx --format json")["smallest_feasible_bytes"].as_u64();
     let budget = smallest.expect("a number").max(8 << 20);
     // A new identity: 12 MiB are hashed under the limit.
     rewrite_keeping_times(&bench.path("m.onnx"), &layers());
@@ -377,9 +377,9 @@ fn benchmarks_and_tasks_do_not_end_with_the_damage() {
     bench.write("task.toml", task.as_bytes());
     damage(&packed, 4096 + 17);
     bench
-        .neap("run --task task.toml")
+        .neap("tasks task.toml")
         .fails(2, &["m.onnx.", "damaged"]);
-    bench.neap("run --task task.toml").ok();
+    bench.neap("tasks task.toml").ok();
 }
 
 #[test]

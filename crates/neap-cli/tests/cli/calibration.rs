@@ -4,13 +4,13 @@ use super::onnx::layers;
 use super::support::Bench;
 use std::fs;
 
-const PLAN: &str = "plan m.onnx --threads 1 --cache-dir cache --quiet -o json";
+const PLAN: &str = "plan m.onnx --threads 1 --cache-dir cache --quiet --format json";
 
 #[test]
 fn a_profile_is_measured_kept_and_used() {
     let bench = Bench::with_model(&layers());
     assert_eq!(bench.json(PLAN)["calibration"], "estimated");
-    let report = bench.json("profile m.onnx --threads 1 --cache-dir cache -o json --quiet");
+    let report = bench.json("profile m.onnx --threads 1 --cache-dir cache --format json --quiet");
     assert_eq!(report["machine"]["threads"], 1);
     assert!(report["measured_steps"].as_u64() > Some(0));
     assert!(report["compute"]["flops_per_second"].as_f64() > Some(1e6));

@@ -7,7 +7,7 @@ use std::fs;
 
 /// Smallest feasible and unlimited footprint.
 fn bounds(bench: &Bench) -> (u64, u64) {
-    let facts = bench.json("inspect m.onnx --threads 2 -o json");
+    let facts = bench.json("inspect m.onnx --threads 2 --format json");
     let least = facts["smallest_feasible_bytes"].as_u64().unwrap();
     let most = facts["unlimited_high_water_bytes"].as_u64().unwrap();
     (least, most + (1 << 20))
@@ -93,7 +93,7 @@ fn a_budget_moves_to_the_smallest_that_inspect_names() {
     let bench = Bench::with_model(&layers());
     let (_, most) = bounds(&bench);
     for threads in [1, 2] {
-        let facts = bench.json(&format!("inspect m.onnx --threads {threads} -o json"));
+        let facts = bench.json(&format!("inspect m.onnx --threads {threads} --format json"));
         let least = facts["smallest_feasible_bytes"].as_u64().unwrap();
         let run = format!("run m.onnx --exact --threads {threads} --json -");
         for options in [

@@ -8,7 +8,11 @@ use std::fs;
 #[test]
 fn plans_for_devices_that_are_described() {
     let bench = Bench::with_model(&layers());
-    let plan = |device: &str| bench.json(&format!("plan m.onnx --device {device} --quiet -o json"));
+    let plan = |device: &str| {
+        bench.json(&format!(
+            "plan m.onnx --machine {device} --quiet --format json"
+        ))
+    };
     let (pi, gpu) = (plan("raspberry-pi-4"), plan("v100-pcie"));
     assert_eq!(pi["calibration"], "given");
     let latency = |plan: &Value| plan["predicted_latency_ms"].as_f64().unwrap();
@@ -21,9 +25,9 @@ fn plans_for_devices_that_are_described() {
     assert!(latency(&plan("d.toml")) > latency(&pi));
     bench.write("bad.toml", b"name = 3");
     for (args, says) in [
-        ("plan m.onnx --device bad.toml", "line 1"),
-        ("plan m.onnx --device nowhere", "raspberry-pi-4"),
-        ("plan m.onnx --device phone --calibrate full", "--device"),
+        ("plan m.onnx --machine bad.toml", "line 1"),
+        ("plan m.onnx --machine nowhere", "raspberry-pi-4"),
+        ("plan m.onnx --machine phone --calibrate full", "--machine"),
         (
             "run m.onnx --trace-events t.json --budget-schedule 0s:64MiB",
             "--trace-events",
@@ -40,11 +44,11 @@ fn plans_for_devices_that_are_described() {
 fn this_machine_is_described_as_others_are() {
     let bench = Bench::with_model(&layers());
     let text = bench
-        .neap("profile m.onnx --threads 1 --cache-dir cache -o toml --quiet")
+        .neap("profile m.onnx --threads 1 --cache-dir cache --format toml --quiet")
         .ok()
         .stdout;
     bench.write("here.toml", text.as_bytes());
-    let plan = bench.json("plan m.onnx --device here.toml --quiet -o json");
+    let plan = bench.json("plan m.onnx --machine here.toml --quiet --format json");
     assert_eq!(plan["calibration"], "given");
 }
 
@@ -58,7 +62,9 @@ fn traces_of_what_is_predicted_and_what_happens() {
         of.map(|e| e["name"].as_str().unwrap().to_owned())
             .collect::<Vec<_>>()
     };
-    bench.neap("plan m.onnx -o predicted.json --quiet").ok();
+    bench
+        .neap("plan m.onnx --trace-events predicted.json --quiet")
+        .ok();
     bench
         .neap("run m.onnx --warmup 1 --iterations 2 --trace-events measured.json --quiet")
         .ok();

@@ -8,7 +8,7 @@ use std::fs;
 #[test]
 fn what_this_machine_gives() {
     let bench = Bench::new();
-    let told = bench.json("doctor --cache-dir cache --quiet -o json");
+    let told = bench.json("doctor --cache-dir cache --quiet --format json");
     let findings = told["findings"].as_array().unwrap();
     let found = |what: &str| {
         let finding = findings.iter().find(|f| f["what"] == what);
@@ -35,14 +35,14 @@ fn what_this_machine_gives() {
 #[test]
 fn what_a_model_needs_of_it() {
     let bench = Bench::with_model(&layers());
-    let told = bench.json("doctor m.onnx --quiet -o json");
+    let told = bench.json("doctor m.onnx --quiet --format json");
     assert_eq!(told["model"], "m.onnx");
     let points = told["predictions"].as_array().unwrap();
     let of = |key: &str| -> Vec<u64> { points.iter().map(|p| p[key].as_u64().unwrap()).collect() };
     let budgets = of("budget_bytes");
     assert!(budgets.len() >= 2 && budgets.is_sorted(), "{told}");
     assert!(of("latency_ns").iter().all(|&ns| ns > 0));
-    let smallest = bench.json("inspect m.onnx --quiet -o json");
+    let smallest = bench.json("inspect m.onnx --quiet --format json");
     // What this process has of its own moves by some pages.
     let named = smallest["smallest_feasible_bytes"].as_u64().unwrap();
     assert!(budgets[0].abs_diff(named) < 1 << 20, "{budgets:?} {named}");
@@ -58,7 +58,7 @@ fn what_cannot_be_looked_at_is_one_line() {
     for (args, says) in [
         ("doctor --cache-dir /proc/none --quiet", "/proc/none"),
         ("doctor nothing.onnx --quiet", "nothing.onnx"),
-        ("doctor -o yaml", "yaml"),
+        ("doctor --format yaml", "yaml"),
     ] {
         let ran = bench.neap(args);
         assert_eq!(ran.code, 2, "{args}: {}", ran.stderr);
@@ -79,7 +79,7 @@ fn a_budget_that_the_machine_names() {
         report["memory_budget_bytes"].as_u64().unwrap() > 0,
         "{report}"
     );
-    let plan = bench.json("plan m.onnx --memory-budget auto --quiet -o json");
+    let plan = bench.json("plan m.onnx --memory-budget auto --quiet --format json");
     assert!(plan["memory_budget_bytes"].as_u64().unwrap() > 0, "{plan}");
     let ran = bench.neap("run m.onnx --memory-budget car");
     assert_eq!(ran.code, 2);

@@ -71,7 +71,7 @@ fn a_soft_limit_shrinks_what_the_hard_one_cannot() {
         Ok(group) => group,
         Err(reason) => return eprintln!("SKIPPED: {reason}"),
     };
-    let facts = bench.json("inspect m.onnx --threads 2 -o json");
+    let facts = bench.json("inspect m.onnx --threads 2 --format json");
     // The kernel rounds limits down to pages.
     let bytes = |key: &str| facts[key].as_u64().unwrap() / 4096 * 4096;
     let (small, large) = (

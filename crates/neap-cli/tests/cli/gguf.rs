@@ -44,7 +44,7 @@ fn a_language_model_is_inspected_and_has_its_own_commands() {
     ];
     // Whatever it is called.
     bench.write("m.bin", &file(&pairs));
-    let facts = bench.json("inspect m.bin -o json");
+    let facts = bench.json("inspect m.bin --format json");
     assert_eq!(facts["architecture"], "llama");
     assert_eq!(facts["parameters"], 64);
     assert_eq!(facts["weights"][0]["type"], "Q8_0");

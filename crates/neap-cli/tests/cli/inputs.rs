@@ -361,8 +361,8 @@ fn an_open_batch_is_one_in_every_command_which_says_so_in_one_line() {
         "plan m.onnx",
         "bench m.onnx --iterations 1 --memory-budget none",
         "pack m.onnx -o m.neap",
-        "run --task t.toml",
-        "run --task t.toml --one-process",
+        "tasks t.toml",
+        "tasks t.toml --one-process",
     ] {
         let ran = bench.neap(command).ok();
         assert_eq!(said_of_batches(&ran), 1, "{command}: {}", ran.stderr);
@@ -476,7 +476,12 @@ fn some_inputs_and_not_the_others() {
 #[test]
 fn a_tensor_that_no_machine_holds() {
     let bench = Bench::with_model(&relu("x", &["1048576", "1048576"], "y"));
-    bench.neap("run m.onnx").fails(2, &["'x'", "4096 GiB"]);
+    bench
+        .neap("run m.onnx --memory-budget none")
+        .fails(2, &["'x'", "4096 GiB"]);
+    bench
+        .neap("run m.onnx")
+        .fails(3, &["the smallest feasible"]);
     let report = bench.neap("bench m.onnx --iterations 1");
     assert_ne!(report.code, 0);
     assert!(report.stderr.contains("4096 GiB"), "{}", report.stderr);

@@ -77,7 +77,7 @@ fn a_model_in_several_files_answers_as_in_one() {
     for number in 1..=3 {
         assert_eq!(of(&part(number)).ok().stdout, whole);
     }
-    let facts = bench.json(&format!("inspect {} -o json", part(1)));
+    let facts = bench.json(&format!("inspect {} --format json", part(1)));
     assert_eq!(facts["files"], 3);
     bench.neap(&format!("plan {}", part(2))).ok();
     std::fs::remove_file(bench.path(&part(3))).unwrap();
@@ -144,7 +144,7 @@ fn a_conversation_is_read_line_by_line() {
         "{}",
         ran.stderr
     );
-    let plan = bench.json("plan m.gguf -o json --context 256");
+    let plan = bench.json("plan m.gguf --format json --context 256");
     assert!(
         plan[0]["predicted_tokens_per_second"].as_f64().unwrap() > 0.0,
         "{plan}"

@@ -29,7 +29,7 @@ fn size(text: &str) -> f64 {
 #[test]
 fn parts_add_up_in_every_report() {
     let bench = Bench::with_model(&layers());
-    let facts = bench.json("inspect m.onnx --threads 2 -o json");
+    let facts = bench.json("inspect m.onnx --threads 2 --format json");
     let smallest = number(&facts, "smallest_feasible_bytes");
     assert_eq!(sum(&facts["smallest_ledger"]), smallest);
     assert_eq!(
@@ -40,7 +40,7 @@ fn parts_add_up_in_every_report() {
         let run = format!("m.onnx --threads 2 --memory-budget {budget}");
         for report in [
             bench.json(&format!("run {run} --json -")),
-            bench.json(&format!("plan {run} -o json")),
+            bench.json(&format!("plan {run} --format json")),
         ] {
             let total = sum(&report["ledger"]);
             assert_eq!(total, number(&report, "planned_high_water_bytes"));
@@ -71,7 +71,7 @@ fn a_refusal_adds_up_what_it_names() {
         "plan m.onnx --threads 2 --memory-budget 2MiB",
         "run m.onnx --threads 2 --budget-schedule 0s:2MiB,1s:64MiB",
         "run m.onnx --threads 2 --follow cgroup --memory-budget 2MiB",
-        "run --task task.toml",
+        "tasks task.toml",
     ];
     if can_enforce(&bench) {
         refusals.push("run m.onnx --threads 2 --memory-budget 64K --enforce");
@@ -102,7 +102,7 @@ fn the_sum_holds_as_the_kernel_counts() {
         return;
     }
     bench.neap("pack m.onnx -o m.neap").ok();
-    let facts = bench.json("inspect m.neap --threads 2 -o json");
+    let facts = bench.json("inspect m.neap --threads 2 --format json");
     let smallest = number(&facts, "smallest_feasible_bytes");
     let whole = number(&facts, "unlimited_high_water_bytes");
     for budget in [smallest, smallest.midpoint(whole), whole, 2 * whole] {
@@ -122,7 +122,7 @@ fn the_sum_holds_as_the_kernel_counts() {
 #[test]
 fn a_percentage_is_the_same_bytes_everywhere() {
     let bench = Bench::with_model(&layers());
-    let facts = bench.json("inspect m.onnx --threads 2 -o json");
+    let facts = bench.json("inspect m.onnx --threads 2 --format json");
     let whole = number(&facts, "unlimited_high_water_bytes");
     let expected = whole * 3 / 4;
     let budget = |report: &Value| number(report, "memory_budget_bytes");
@@ -149,16 +149,17 @@ fn a_percentage_is_the_same_bytes_everywhere() {
         let report: Value = serde_json::from_str(&follow.stdout).unwrap();
         assert_eq!(budget(&report), expected);
     }
-    let plan = bench.json("plan m.onnx --threads 2 --memory-budget 75% -o json");
+    let plan = bench.json("plan m.onnx --threads 2 --memory-budget 75% --format json");
     assert_eq!(budget(&plan), expected);
-    let rows = bench.json("bench m.onnx --threads 2 --memory-budget 75% --iterations 2 -o json");
+    let rows =
+        bench.json("bench m.onnx --threads 2 --memory-budget 75% --iterations 2 --format json");
     assert_eq!(budget(&rows[0]), expected);
     // In a task, by the curve that it divides its total by.
     bench.write(
         "task.toml",
         b"total = '1GiB'\n[[model]]\npath = 'm.onnx'\nthreads = 2\n",
     );
-    let report = bench.json("run --task task.toml --json -");
+    let report = bench.json("tasks task.toml --json -");
     assert_eq!(number(&report["models"][0], "unlimited_bytes"), whole);
     if !can_enforce(&bench) {
         return;

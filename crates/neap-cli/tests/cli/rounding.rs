@@ -10,7 +10,7 @@ fn fewer_bits_are_smaller_and_say_what_they_change() {
     bench.neap("pack m.onnx -o exact.neap").ok();
     let mut file = fs::metadata(bench.path("exact.neap")).unwrap().len();
     let smallest = |name: &str| {
-        let facts = bench.json(&format!("inspect {name} --quiet -o json"));
+        let facts = bench.json(&format!("inspect {name} --quiet --format json"));
         let layer = facts["largest_layers"][0]["stored"]
             .as_str()
             .unwrap()

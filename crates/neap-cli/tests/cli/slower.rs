@@ -9,7 +9,7 @@ fn a_plan_is_within_the_share() {
     let plan = |options: &str| {
         // Built-in estimates are the same in every process.
         bench.json(&format!(
-            "plan m.onnx --calibrate off --quiet -o json {options}"
+            "plan m.onnx --calibrate off --quiet --format json {options}"
         ))
     };
     let of = |plan: &serde_json::Value, key: &str| plan[key].as_f64().unwrap();
@@ -64,7 +64,7 @@ fn what_does_not_go_with_it() {
             "--memory-budget",
         ),
         ("run m.onnx --slower 10% --follow psi", "--follow"),
-        ("run --task t.toml --slower 10%", "--task"),
+        ("tasks t.toml --slower 10%", "--slower"),
         (
             "plan m.onnx --slower 10% --memory-budget 64MiB",
             "--memory-budget",

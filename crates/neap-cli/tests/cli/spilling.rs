@@ -82,7 +82,7 @@ fn a_budget_below_the_activations_is_met_by_storing_some() {
     assert_eq!((left, bench.leftovers().len()), (0, 0));
     // The plan says the same; without a file to store in, another budget is the smallest.
     let plan = bench.json(&format!(
-        "plan m.onnx {options} --memory-budget {least} -o json"
+        "plan m.onnx {options} --memory-budget {least} --format json"
     ));
     assert_eq!(bytes(&plan, "stored_bytes_per_run"), 2 << 20, "{plan}");
     bench

@@ -1,4 +1,4 @@
-//! `neap run --task`: several models, one total of memory.
+//! `neap tasks`: several models, one total of memory.
 
 use super::onnx::{FLOAT, INT64, Model, layers, unrolled};
 use super::support::{Bench, can_enforce};
@@ -15,7 +15,7 @@ fn task(bench: &Bench, total: u64, more: &str) {
 
 /// Smallest feasible and unlimited footprint, with a little room.
 fn bounds(bench: &Bench) -> (u64, u64) {
-    let facts = bench.json("inspect m.onnx --threads 1 -o json");
+    let facts = bench.json("inspect m.onnx --threads 1 --format json");
     let bytes = |key: &str| facts[key].as_u64().unwrap() + (2 << 20);
     (
         bytes("smallest_feasible_bytes"),
@@ -58,9 +58,7 @@ fn a_total_is_divided_and_kept() {
     task(&bench, total, "runs = 3\nwarmup = 1");
     let mut predicted = Vec::new();
     for policy in ["curves", "paper", "equal"] {
-        let report = bench.json(&format!(
-            "run --task task.toml --allocate {policy} --json -"
-        ));
+        let report = bench.json(&format!("tasks task.toml --allocate {policy} --json -"));
         check(&report, total);
         assert_eq!(report["allocate"], policy);
         let names: Vec<&str> = report["models"]
@@ -82,11 +80,11 @@ fn a_total_is_divided_and_kept() {
         predicted.push(ms("predicted") - ms(&format!("predicted_{policy}")));
     }
     assert_eq!(predicted, [0.0; 3]);
-    let report = bench.json("run --task task.toml --allocate slowdown --json -");
+    let report = bench.json("tasks task.toml --allocate slowdown --json -");
     check(&report, total);
     // Everything in memory, whatever the total.
     task(&bench, 1 << 20, "runs = 1\nallocate = 'direct'");
-    let report = bench.json("run --task task.toml --json -");
+    let report = bench.json("tasks task.toml --json -");
     for model in report["models"].as_array().unwrap() {
         assert_eq!(bytes(model, "loaded_bytes_per_run"), 0, "{model}");
     }
@@ -105,7 +103,7 @@ fn the_kernel_holds_all_models_together() {
         "duration = '900ms'\nstrategy = 'preload'\ntotal_schedule = '300ms:{small},600ms:{large}'"
     );
     task(&bench, large, &schedule);
-    let report = bench.json("run --task task.toml --enforce --json -");
+    let report = bench.json("tasks task.toml --enforce --json -");
     check(&report, large);
     assert!(
         report["peak_memory_source"]
@@ -130,7 +128,7 @@ fn the_kernel_holds_all_models_together() {
     assert_eq!(changes[0]["growing_ms"], 0.0);
     assert_eq!(changes[1]["shrinking_ms"], 0.0);
     bench
-        .neap("run --task task.toml --enforce --allocate direct")
+        .neap("tasks task.toml --enforce --allocate direct")
         .fails(2, &["direct"]);
 }
 
@@ -144,7 +142,7 @@ fn a_task_names_its_strategy() {
         total,
         "runs = 2\nstrategy = 'preload'\nallocate = 'equal'",
     );
-    let report = bench.json("run --task task.toml --json -");
+    let report = bench.json("tasks task.toml --json -");
     check(&report, total);
     for model in report["models"].as_array().unwrap() {
         assert_eq!(model["strategy"], "preload");
@@ -158,7 +156,7 @@ fn members_are_told_what_was_given() {
     let bench = Bench::with_model(&layers());
     let alone = bench.json("run m.onnx --threads 1 --exact --keep-activations --json -");
     task(&bench, 1 << 30, "runs = 1");
-    let report = bench.json("run --task task.toml --exact --keep-activations --json -");
+    let report = bench.json("tasks task.toml --exact --keep-activations --json -");
     for model in report["models"].as_array().unwrap() {
         let names = |of: &Value| -> Vec<Value> {
             let kept = of["activations"].as_array().unwrap();
@@ -169,11 +167,9 @@ fn members_are_told_what_was_given() {
     assert_eq!(report["models"][0]["activations"], alone["activations"]);
     task(&bench, 1 << 30, "total_schedule = '1s:512MiB'");
     bench
-        .neap("run --task task.toml --keep-activations")
+        .neap("tasks task.toml --keep-activations")
         .fails(2, &["--keep-activations", "total_schedule"]);
-    bench
-        .neap("run --task task.toml --mean 1")
-        .fails(2, &["--task", "--mean"]);
+    bench.neap("tasks task.toml --mean 1").fails(2, &["--mean"]);
 }
 
 #[test]
@@ -181,34 +177,35 @@ fn tasks_that_cannot_be() {
     let bench = Bench::with_model(&layers());
     task(&bench, 3 << 20, "");
     bench
-        .neap("run --task task.toml")
+        .neap("tasks task.toml")
         .fails(3, &["the total of 3 MiB", "together", "m ", "other 2 "]);
     task(&bench, 1 << 30, "total_schedule = '1s:4MiB'");
     bench
-        .neap("run --task task.toml")
+        .neap("tasks task.toml")
         .fails(3, &["the total of 4 MiB", "together"]);
     task(&bench, 1 << 30, "speed = 3");
     bench
-        .neap("run --task task.toml")
+        .neap("tasks task.toml")
         .fails(2, &["task.toml", "line 2", "speed"]);
     bench.write(
         "task.toml",
         b"total = '64MiB'\n[[model]]\npath = 'none.onnx'\n",
     );
-    bench.neap("run --task task.toml").fails(2, &["none.onnx"]);
+    bench.neap("tasks task.toml").fails(2, &["none.onnx"]);
+    bench.neap("tasks nowhere.toml").fails(2, &["nowhere.toml"]);
     bench
-        .neap("run --task nowhere.toml")
-        .fails(2, &["nowhere.toml"]);
+        .neap("tasks task.toml --shape x=1")
+        .fails(2, &["--shape is for one model", "neap pack"]);
     bench
-        .neap("run m.onnx --task task.toml")
-        .fails(2, &["--task"]);
+        .neap("tasks task.toml --threads 2")
+        .fails(2, &["--threads is for one model", "task.toml"]);
     bench
-        .neap("run --task task.toml --memory-budget 64MiB")
+        .neap("tasks task.toml --memory-budget 64MiB")
         .fails(2, &["--memory-budget"]);
     bench.neap("run").fails(2, &["MODEL"]);
     bench
         .neap("run m.onnx --allocate paper")
-        .fails(2, &["--task"]);
+        .fails(2, &["--allocate"]);
 }
 
 /// Digest of the data of the one `.npy` file in a folder.
@@ -246,7 +243,7 @@ fn models_of_one_process_take_turns_in_one_memory() {
         ),
     ] {
         task(&bench, total, &more);
-        let line = format!("run --task task.toml --one-process --exact {enforce} --json -");
+        let line = format!("tasks task.toml --one-process --exact {enforce} --json -");
         let report = bench.json(&line);
         assert!(bytes(&report, "peak_memory_bytes") <= total, "{report}");
         let ledger = &report["ledger"];
@@ -270,15 +267,17 @@ fn models_of_one_process_take_turns_in_one_memory() {
     }
     task(&bench, 1 << 20, "runs = 1\none_process = true");
     bench
-        .neap("run --task task.toml")
+        .neap("tasks task.toml")
         .fails(3, &["smallest feasible"]);
     bench
-        .neap("run --task task.toml --allocate equal")
+        .neap("tasks task.toml --allocate equal")
         .fails(2, &["one process", "curves"]);
     bench
-        .neap("run --task task.toml --keep-activations")
+        .neap("tasks task.toml --keep-activations")
         .fails(2, &["--keep-activations"]);
-    bench.neap("run m.onnx --one-process").fails(2, &["--task"]);
+    bench
+        .neap("run m.onnx --one-process")
+        .fails(2, &["--one-process"]);
     assert_eq!(bench.leftovers(), [] as [&str; 0]);
 }
 
@@ -297,7 +296,7 @@ fn a_model_that_fails_in_one_process_says_why() {
     let text = "total = '64MiB'\nruns = 1000000\none_process = true\n\
                 [[model]]\npath = 'm.onnx'\n[[model]]\npath = 'table.onnx'\n";
     bench.write("task.toml", text.as_bytes());
-    let told = bench.neap("run --task task.toml").fails(2, &["Gather"]);
+    let told = bench.neap("tasks task.toml").fails(2, &["Gather"]);
     assert!(!told.contains("cancelled"), "{told}");
 }
 
@@ -311,7 +310,7 @@ fn many_nodes_in_one_process_fit_the_smallest_total_that_is_named() {
     let run = |total: u64| {
         let text = format!("total = '{total}'\nruns = 2\n[[model]]\npath = 'm.onnx'\ncopies = 2\n");
         bench.write("task.toml", text.as_bytes());
-        bench.neap("run --task task.toml --one-process --enforce --json -")
+        bench.neap("tasks task.toml --one-process --enforce --json -")
     };
     // Models are loaded one after the other, and the first that lacks room names what it needs. The first total is too little even for
     // the refusal.

@@ -20,15 +20,16 @@ use crate::budgets::peak::PeakMeter;
 use crate::cgroup::supervise::{self, Ended};
 use crate::destination::Destination;
 use crate::failure::{Failure, Outcome, bad};
+use crate::meter::Meter;
+use crate::printed::put_json;
 use crate::progress::note;
-use crate::{atomic, cgroup, interrupt, stdout};
+use crate::{cgroup, interrupt};
 use clap::Args;
 use folder::Folder;
 use neap_diffusion::{Kind, Sampler};
 use neaptide::{Budget, Cache, OpenOptions, OwnProcess, memory};
 use network::{Engine, Network};
 use report::Report;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -178,7 +179,7 @@ struct Ready {
 }
 
 fn here(args: &ImagineArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcome {
-    let began = Instant::now();
+    let (began, meter) = (Instant::now(), Meter::start());
     let own = own_cgroup.then(|| cgroup::find().ok()).flatten();
     let peak = PeakMeter::new(own);
     let job = Job::new(args, budget, own_cgroup)?;
@@ -213,13 +214,9 @@ fn here(args: &ImagineArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Ou
     }
     interrupt::check()?;
     let peak = peak.overall();
-    let report = Report::new(&job, networks, peak, began.elapsed());
+    let report = Report::new(&job, networks, peak, began.elapsed(), meter.stop());
     match &args.json {
-        Some(path) if path.as_os_str() == "-" => stdout::print_json(&report),
-        Some(path) => {
-            let text = stdout::json(&report)?;
-            atomic::write(path, |file| writeln!(file, "{text}"))
-        }
+        Some(path) => put_json(Some(path), &report),
         None if quiet => Ok(()),
         None => {
             note(&report.text());

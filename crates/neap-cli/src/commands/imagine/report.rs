@@ -1,6 +1,7 @@
 //! What pictures took.
 
 use super::Job;
+use crate::meter::Cost;
 use neaptide::memory::{Peak, PeakSource};
 use neaptide::{Bytes, Ledger};
 use serde::Serialize;
@@ -21,6 +22,10 @@ pub struct Report {
     peak_memory_bytes: u64,
     peak_memory_source: PeakSource,
     seconds: f64,
+    /// Of all processors together.
+    processor_seconds: f64,
+    /// Of the machine's processors, other programs included; `None` where they do not count it, or not for this user.
+    energy_joules: Option<f64>,
     networks: Vec<Ran>,
 }
 
@@ -47,7 +52,13 @@ pub struct Ran {
 }
 
 impl Report {
-    pub fn new(job: &Job<'_>, networks: Vec<Ran>, peak: Peak, took: Duration) -> Report {
+    pub fn new(
+        job: &Job<'_>,
+        networks: Vec<Ran>,
+        peak: Peak,
+        took: Duration,
+        cost: Cost,
+    ) -> Report {
         let files = job.outputs.iter().map(|path| path.display().to_string());
         let pictures = files.zip(job.seeds());
         Report {
@@ -68,6 +79,8 @@ impl Report {
             peak_memory_bytes: peak.bytes,
             peak_memory_source: peak.source,
             seconds: took.as_secs_f64(),
+            processor_seconds: cost.processor_ns as f64 / 1e9,
+            energy_joules: cost.energy_uj.map(|uj| uj as f64 / 1e6),
             networks,
         }
     }

@@ -13,11 +13,11 @@ use crate::cgroup;
 use crate::failure::{Failure, Outcome, bad};
 use crate::input::{self, Inputs};
 use crate::output;
-use crate::progress::note;
+use crate::printed::TextOrJson;
+use crate::progress::{detail, note};
 use crate::report::{Kept, Latency, OnDevice, OwnMemory, Report, median_ms, ms};
-use crate::{atomic, interrupt, stdout};
-use neaptide::{Budget, Model, Plan, RunOptions, TensorInfo, memory};
-use std::io::Write;
+use crate::{atomic, interrupt};
+use neaptide::{Budget, Bytes, Model, Plan, RunOptions, TensorInfo, memory};
 
 /// Memory for `--trace-events`: spans, and for each step what the plan says of it.
 const TRACED_BYTES: u64 = 1 << 20;
@@ -87,12 +87,18 @@ pub(super) fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool
     if let Some(remark) = plan.cost_remark() {
         note(remark);
     }
+    detail(|| planned_text(&plan));
     let random_inputs = std::mem::take(&mut inputs.made_up);
     let mut report = planned(args, &model, &options, &plan, random_inputs);
+    if args.is_automatic() && args.printed.form() == TextOrJson::Text && args.json.is_none() {
+        report.smallest_bytes = Some(model.bounds(&options).smallest_feasible_bytes());
+        memory::trim_heap();
+    }
     let infos = model.outputs();
     let (_, declared) = neaptide::declared_tensors(args.model(), &model);
     let traced = args.trace_events.as_ref().map(|_| plan.clone());
     let mut session = model.into_session(plan, &options)?;
+    detail(|| "the session is open".into());
     if let Some(plan) = &traced {
         session.record_timeline(traced_runs(plan));
     }
@@ -144,6 +150,7 @@ pub(super) fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool
     }
     round_declared(&mut infos, &mut outputs, &declared);
     let stats = session.stats();
+    detail(|| format!("{} runs", stats.runs));
     drop(session);
     drop(inputs);
 
@@ -240,6 +247,9 @@ fn planned(
         stall_ms: 0.0,
         predicted_latency_ms: ms(plan.prediction.latency_ns),
         latency_ms: Latency::default(),
+        processor_ms_per_run: 0.0,
+        energy_mj_per_run: None,
+        smallest_bytes: None,
         outputs: Vec::new(),
         photos: None,
         activations: None,
@@ -253,6 +263,12 @@ fn note_figures(report: &mut Report, mut figures: Figures, may_change: bool) {
         runs: figures.runs,
         ..Latency::of(figures.first_ns, &mut figures.latency_ns)
     };
+    if let Some(cost) = figures.cost {
+        let runs = figures.runs.max(1) as f64;
+        report.processor_ms_per_run = rounded(cost.processor_ns as f64 / 1e6 / runs);
+        let energy_mj = |uj: u64| rounded(uj as f64 / 1e3 / runs);
+        report.energy_mj_per_run = cost.energy_uj.map(energy_mj);
+    }
     report.stall_ms = median_ms(&mut figures.stall_ns);
     figures.loaded_bytes.sort_unstable();
     report.loaded_bytes_per_run = figures.loaded_bytes[figures.loaded_bytes.len() / 2];
@@ -264,6 +280,21 @@ fn note_figures(report: &mut Report, mut figures: Figures, may_change: bool) {
         });
         report.adaptations = Some(figures.adaptations);
     }
+}
+
+/// To thousandths.
+fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
+fn planned_text(plan: &Plan) -> String {
+    format!(
+        "planned in {:.1} ms: {}, {} weights stay, predicted {:.2} ms a run",
+        ms(plan.planning_ns),
+        plan.ledger,
+        Bytes(plan.verdict().resident_bytes),
+        ms(plan.prediction.latency_ns)
+    )
 }
 
 /// Inputs of less are made before anything is refused: any refusal takes as much.
@@ -298,14 +329,8 @@ fn traced_runs(plan: &Plan) -> usize {
 }
 
 fn tell(report: &Report, args: &RunArgs, enforced: bool) -> Outcome {
-    match &args.json {
-        None => stdout::print(&report.summary(enforced)),
-        Some(path) if path.as_os_str() == "-" => stdout::print_json(report),
-        Some(path) => {
-            let text = stdout::json(report)?;
-            atomic::write(path, |file| writeln!(file, "{text}"))
-        }
-    }
+    let printed = args.printed.or_json(args.json.as_deref());
+    printed.report(report, || report.summary(enforced))
 }
 
 /// Outputs that the model declares as half floats are rounded to them.
