@@ -240,7 +240,7 @@ def measured(place, entry, with_times):
         common = ["--cache-dir", os.path.join(place.folder, "cache"), "--threads", "2", *sum(told, [])]
         shapes = [f"--shape={n}={'x'.join(map(str, a.shape))}" for n, a in feeds.items() if a.ndim]
         binds = [a for i, n in enumerate(feeds) for a in ("--bind", f"{n}={scratch}/in{i}.npy") if n == "sr"]
-        facts = place.run_neap(["inspect", model, "--output", "json", *shapes, *binds, *common])
+        facts = place.run_neap(["inspect", model, "--format", "json", *shapes, *binds, *common])
         if facts.returncode:
             return {**row, "refused": last_line(facts)}
         facts = json.loads(facts.stdout)
