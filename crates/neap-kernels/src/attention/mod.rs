@@ -16,6 +16,7 @@
 //! tile, so results are the same for any number of workers.
 
 mod product;
+mod strip;
 mod weigh;
 
 use crate::error::{KernelError, check_len, checked_product};
@@ -24,6 +25,7 @@ use crate::reorder::transpose_tile;
 use crate::share::{Dst, Src};
 use crate::simd::{Isa, LANES};
 use product::{Operands, product};
+pub use strip::{KeyStrip, attention_strip, attention_strip_scratch_bytes, key_block};
 use weigh::{Weighing, finish, weigh};
 
 /// Elements from one batch, head or row to the next; the head dimension is contiguous.
@@ -110,12 +112,9 @@ struct Cut {
 }
 
 impl Cut {
-    fn new(shape: &Attention<'_>) -> Option<Self> {
-        let keys = if shape.kv_len <= WHOLE_KEYS {
-            shape.kv_len
-        } else {
-            BLOCK_KEYS
-        };
+    /// Of an attention over so many keys.
+    fn new(shape: &Attention<'_>, total_keys: usize) -> Option<Self> {
+        let keys = key_block(total_keys).unwrap_or(total_keys);
         // One vector more, lest rows a power of two apart share a set of the cache.
         let score_row = keys.next_multiple_of(LANES) + LANES;
         let most = (SCORE_FLOATS / score_row).max(ROWS);
@@ -147,7 +146,11 @@ impl Cut {
 /// Bytes of scratch that [`attention`] needs for that many workers.
 #[must_use]
 pub fn attention_scratch_bytes(shape: &Attention<'_>, workers: usize) -> usize {
-    Cut::new(shape)
+    scratch_bytes(shape, shape.kv_len, workers)
+}
+
+fn scratch_bytes(shape: &Attention<'_>, total_keys: usize, workers: usize) -> usize {
+    Cut::new(shape, total_keys)
         .and_then(|cut| checked_product(&[cut.floats()?, workers, size_of::<f32>()]))
         .unwrap_or(usize::MAX)
 }
@@ -169,8 +172,27 @@ pub fn attention(
     out: &mut [f32],
     scratch: &mut [f32],
 ) -> Result<(), KernelError> {
+    let all = KeyStrip {
+        start: 0,
+        total: shape.kv_len,
+    };
+    walk(isa, par, shape, all, [q, k, v], out, None, scratch)
+}
+
+/// Walks over some of the keys. What is known of each row before and after, its maximum and sum, is in `state`, or with the
+/// worker's scratch where these are all keys.
+fn walk(
+    isa: Isa,
+    par: &dyn Parallel,
+    shape: &Attention<'_>,
+    strip: KeyStrip,
+    [q, k, v]: [&[f32]; 3],
+    out: &mut [f32],
+    state: Option<&mut [f32]>,
+    scratch: &mut [f32],
+) -> Result<(), KernelError> {
     check(shape, q, k, v, out)?;
-    let cut = Cut::new(shape).ok_or(KernelError::Invalid("a size overflows"))?;
+    let cut = Cut::new(shape, strip.total).ok_or(KernelError::Invalid("a size overflows"))?;
     let floats = cut
         .floats()
         .ok_or(KernelError::Invalid("a size overflows"))?;
@@ -185,6 +207,7 @@ pub fn attention(
     }
     let (q, k, v) = (Src::new(q), Src::new(k), Src::new(v));
     let (out, scratch) = (Dst::new(out), Dst::new(scratch));
+    let state = state.map(Dst::new);
     let shared = shape.heads_q / shape.heads_kv;
     par.run(heads * cut.tiles, &|task, worker| {
         let (head, tile) = (task / cut.tiles, task % cut.tiles);
@@ -197,6 +220,7 @@ pub fn attention(
             let job = Tile {
                 isa,
                 shape,
+                strip,
                 cut,
                 image,
                 head,
@@ -207,6 +231,7 @@ pub fn attention(
                 v: v.at(at(shape.v, head / shared)),
                 out: out.at(at(shape.out, head) + first * shape.out.row),
                 pack: scratch.at(worker * floats),
+                state: state.map(|state| state.at(2 * (task / cut.tiles) * shape.q_len + first)),
             };
             job.run();
         }
@@ -218,6 +243,7 @@ pub fn attention(
 struct Tile<'a> {
     isa: Isa,
     shape: &'a Attention<'a>,
+    strip: KeyStrip,
     cut: Cut,
     image: usize,
     head: usize,
@@ -229,6 +255,8 @@ struct Tile<'a> {
     out: *mut f32,
     /// This worker's scratch: packed keys first.
     pack: *mut f32,
+    /// Maxima of the head's rows, then their sums, from the tile's first row on.
+    state: Option<*mut f32>,
 }
 
 impl Tile<'_> {
@@ -241,6 +269,13 @@ impl Tile<'_> {
             let scores = self.pack.add(cut.pack_floats);
             let tail = scores.add(cut.score_floats);
             (scores, tail, tail.add(cut.tail_floats))
+        };
+        // SAFETY: the state has two floats for each query, the scratch two for each row of the tile.
+        let (maxima, sums) = unsafe {
+            match self.state {
+                Some(state) => (state, state.add(shape.q_len)),
+                None => (stats, stats.add(cut.rows)),
+            }
         };
         // Keys beyond what the tile's last query sees need no work.
         let last = self.first + self.rows - 1;
@@ -270,36 +305,25 @@ impl Tile<'_> {
                             + start * key;
                         (mask.values.as_ptr().add(at), query, key)
                     }),
-                    first_block: start == 0,
+                    first_block: self.strip.start + start == 0,
                     v_dim: shape.v_dim,
                     out_row: shape.out.row,
                 };
-                weigh(
-                    self.isa,
-                    &weighing,
-                    scores,
-                    stats,
-                    stats.add(cut.rows),
-                    self.out,
-                );
+                weigh(self.isa, &weighing, scores, maxima, sums, self.out);
                 self.values(start, keys, scores, tail);
             }
         }
-        if shape.nan_is_zero {
-            // SAFETY: as above; each row has a sum.
-            unsafe { self.without_nan(stats.add(cut.rows)) };
+        if !self.strip.is_last(shape.kv_len) {
+            return;
         }
-        // SAFETY: as above.
+        let (rows, out_row) = (self.rows, shape.out.row);
+        // SAFETY: as above; each row has a sum.
         unsafe {
-            finish(
-                self.isa,
-                self.rows,
-                shape.v_dim,
-                shape.out.row,
-                stats.add(cut.rows),
-                self.out,
-            )
-        };
+            if shape.nan_is_zero {
+                self.without_nan(sums);
+            }
+            finish(self.isa, rows, shape.v_dim, out_row, sums, self.out);
+        }
     }
 
     /// Rows whose weights do not add up to a number become the product of zeros with the values: zeros, and NaN in columns

@@ -1,7 +1,8 @@
 //! Attention against its formula in f64.
 
 use neap_kernels::attention::{
-    Attention, KeyLayout, Mask, Strides, attention, attention_scratch_bytes,
+    Attention, KeyLayout, KeyStrip, Mask, Strides, attention, attention_scratch_bytes,
+    attention_strip, attention_strip_scratch_bytes,
 };
 use neap_kernels::simd::Isa;
 
@@ -406,4 +407,157 @@ fn bad_calls_are_refused() {
         &d.q,
         &mut scratch
     ));
+}
+
+/// As [`run`], over strips of keys that end at these: each strip's keys, values and mask lie by themselves.
+fn run_in_strips(isa: Isa, a: &Attention<'_>, d: &Data, ends: &[usize]) -> Vec<f32> {
+    let mut out = vec![f32::NAN; d.out_len];
+    let mut state = vec![f32::NAN; 2 * a.batch * a.heads_q * a.q_len];
+    let mut start = 0;
+    for &end in ends {
+        let strip = KeyStrip {
+            start,
+            total: a.kv_len,
+        };
+        let kv_len = end - start;
+        let mut own = Attention { kv_len, ..*a };
+        // Of whole keys or values, some, where these are so many apart.
+        let some = |all: &[f32], s: Strides, len: usize, within: &dyn Fn(usize) -> usize| {
+            let mut made = vec![f32::NAN; len];
+            let at =
+                |s: Strides, b: usize, h: usize, r: usize| b * s.batch + h * s.head + r * s.row;
+            let compact = |rows: usize, cols: usize| Strides {
+                batch: a.heads_kv * rows * cols,
+                head: rows * cols,
+                row: cols,
+            };
+            let (rows, cols, first) = (within(0), within(1), within(2));
+            let to = compact(rows, cols);
+            for b in 0..a.batch {
+                for h in 0..a.heads_kv {
+                    for r in 0..rows {
+                        let from = at(s, b, h, r) + first;
+                        let to = at(to, b, h, r);
+                        made[to..to + cols].copy_from_slice(&all[from..from + cols]);
+                    }
+                }
+            }
+            (made, to)
+        };
+        let heads = a.batch * a.heads_kv * kv_len;
+        let k = match a.keys {
+            KeyLayout::Rows => some(&d.k, a.k, heads * a.head_dim, &|i| {
+                [kv_len, a.head_dim, start * a.k.row][i]
+            }),
+            KeyLayout::Transposed => some(&d.k, a.k, heads * a.head_dim, &|i| {
+                [a.head_dim, kv_len, start][i]
+            }),
+        };
+        let v = some(&d.v, a.v, heads * a.v_dim, &|i| {
+            [kv_len, a.v_dim, start * a.v.row][i]
+        });
+        (own.k, own.v) = (k.1, v.1);
+        own.mask = a.mask.map(|mask| Mask {
+            values: &mask.values[start * mask.strides[3]..],
+            ..mask
+        });
+        let bytes = attention_strip_scratch_bytes(&own, strip, 3);
+        let mut scratch = vec![f32::NAN; bytes / 4];
+        attention_strip(
+            isa,
+            &Threads(3),
+            &own,
+            strip,
+            [&d.q, &k.0, &v.0],
+            &mut out,
+            &mut state,
+            &mut scratch,
+        )
+        .unwrap();
+        start = end;
+    }
+    assert_eq!(start, a.kv_len);
+    out
+}
+
+#[test]
+fn strips_of_keys_give_the_bits_of_all() {
+    let shapes = [
+        plain(1, [2, 2], [30, 1100], [16, 20]),
+        plain(2, [4, 2], [13, 1537], [24, 40]),
+        plain(1, [3, 1], [1, 2048], [5, 3]),
+        plain(1, [1, 1], [130, 2050], [32, 16]),
+        // Short ones are one block.
+        plain(1, [2, 1], [17, 1000], [16, 8]),
+    ];
+    for (i, shape) in shapes.into_iter().enumerate() {
+        for (j, shape) in [shape, interleaved(shape), transposed(shape)]
+            .into_iter()
+            .enumerate()
+        {
+            let (q, k) = (shape.q_len, shape.kv_len);
+            for strides in [
+                None,
+                Some([0, 0, k, 1]),
+                Some([0, q * k, 0, 1]),
+                Some([0, 1, 3, 0]),
+            ] {
+                let d = data(&shape, strides, 400 + (3 * i + j) as u64);
+                let mask = strides.map(|strides| Mask {
+                    values: &d.mask,
+                    strides,
+                });
+                let shape = Attention { mask, ..shape };
+                let every = |keys: usize| (keys..k).step_by(keys).chain([k]);
+                let mut cuts = vec![vec![k]];
+                if k > 1024 {
+                    cuts.extend([512, 1024].map(|keys| every(keys).collect()));
+                    cuts.push(vec![1024, k]);
+                }
+                for isa in isas() {
+                    let want = run(isa, 2, &shape, &d);
+                    for cuts in &cuts {
+                        let name = format!("{isa:?} {i} {j} {strides:?} {cuts:?}");
+                        assert_same_bits(&run_in_strips(isa, &shape, &d, cuts), &want, &name);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn strips_that_cut_blocks_are_refused() {
+    let d = data(&plain(1, [1, 1], [2, 2000], [8, 8]), None, 1);
+    let call = |shape: Attention<'_>, strip: KeyStrip, state: usize| {
+        let bytes = attention_strip_scratch_bytes(&shape, strip, 1);
+        let (mut out, mut state) = (vec![0.0; d.out_len], vec![0.0; state]);
+        let operands = [&d.q[..], &d.k, &d.v];
+        let (out, state, scratch) = (&mut out, &mut state, &mut vec![0.0; bytes / 4]);
+        attention_strip(
+            isas()[0],
+            &Threads(1),
+            &shape,
+            strip,
+            operands,
+            out,
+            state,
+            scratch,
+        )
+    };
+    let of = |keys: usize| plain(1, [1, 1], [2, keys], [8, 8]);
+    let strip = |start, total| KeyStrip { start, total };
+    assert!(call(of(512), strip(512, 2000), 4).is_ok());
+    assert!(call(of(464), strip(1536, 2000), 4).is_ok());
+    assert!(call(of(512), strip(512, 2000), 3).is_err());
+    assert!(call(of(500), strip(512, 2000), 4).is_err());
+    assert!(call(of(512), strip(500, 2000), 4).is_err());
+    assert!(call(of(512), strip(1536, 2000), 4).is_err());
+    assert!(call(of(512), strip(usize::MAX, 2000), 4).is_err());
+    assert!(call(of(512), strip(0, 1000), 4).is_err());
+    let causal = Attention {
+        causal: Some(0),
+        ..of(512)
+    };
+    assert!(call(causal, strip(512, 2000), 4).is_err());
 }
