@@ -23,7 +23,7 @@ use crate::panel::{ConvForm, PanelConv, PanelDepthwise, PanelLinear};
 use crate::sampling::Sampling;
 use crate::spectrum::{Dft, Stft};
 pub use crate::strips::SpaceNorm;
-use crate::strips::{PlaceFold, PlacePool, ResizeStrip, Rows};
+use crate::strips::{KeyStrip, PlaceFold, PlacePool, ResizeStrip, Rows};
 use crate::update::Update;
 use serde::{Deserialize, Serialize};
 
@@ -322,6 +322,8 @@ pub enum Op {
     // --- strips ---
     /// Strips of one tensor, in order.
     Rows(Rows),
+    /// A strip, optional whole with rows of others → the whole of `len` rows, with the strip's from row `start` on.
+    PutRows(Rows),
     /// x (blocked), optional moments of other strips → `[N, channel blocks, 2, 16]` (`F64`): each channel's sum and sum of squares.
     Moments,
     /// moments of all strips, scale, bias `[C]` → `[N, channel blocks, 3, 16]`: each channel's mean, scale and bias.
@@ -336,6 +338,10 @@ pub enum Op {
     /// What `FoldPlaces` gives for all strips → what `GlobalPool` gives for the whole.
     PoolPlaces(Box<PlacePool>),
     ResizeStrip(Box<ResizeStrip>),
+    /// queries, a strip of keys, one of values, optional mask (of all keys), then both results for the strips before, where there
+    /// are any → the attention so far, `[B, heads, 2, queries]`: each row's largest score and sum of weights. Rows are divided by
+    /// their sums after the last strip.
+    AttendKeys(Box<KeyStrip>),
     /// indices; rows of a table in the packed file are read from storage when they are needed. Those of half floats
     /// become `F32`.
     GatherRows {

@@ -2,7 +2,7 @@
 
 use crate::panel::PanelElement;
 use crate::recipe::{Packed, PackedForm};
-use crate::{Const, Graph, GraphError, NodeId, Op, State, ValueId};
+use crate::{Const, Graph, GraphError, Layout, NodeId, Op, State, ValueId};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -166,6 +166,47 @@ impl Program {
         let packed = node.panels.and_then(|id| self.packed.get(id.index()));
         matches!(node.op, Op::PanelLinear(_))
             && matches!(packed.map(|p| &p.form), Some(PackedForm::Panels { format, .. }) if format.has_blocks())
+    }
+
+    /// By buffer, the output whose memory may be had instead of it: where one output lies in it and, perhaps, parts or earlier
+    /// contents of it.
+    pub fn outputs_in_place(&self) -> Vec<Option<u32>> {
+        let graph = &self.graph;
+        let mut of_buffer = vec![None; self.buffers.len()];
+        let mut is_out = vec![false; self.buffers.len()];
+        for (index, &output) in graph.outputs.iter().enumerate() {
+            if let Storage::Buffer {
+                buffer,
+                offset_bytes,
+            } = self.storage[output.index()]
+            {
+                let buffer = buffer as usize;
+                let is_first = of_buffer[buffer].replace(index as u32).is_none();
+                is_out[buffer] |= !is_first || offset_bytes != 0;
+            }
+        }
+        // Whatever else lies in the buffer must find room in the caller's tensor.
+        for (value, storage) in graph.values.iter().zip(&self.storage) {
+            if let &Storage::Buffer {
+                buffer,
+                offset_bytes,
+            } = storage
+                && let Some(output) = of_buffer[buffer as usize]
+            {
+                let result = graph.ty(graph.outputs[output as usize]);
+                let end = offset_bytes.saturating_add(value.len_bytes() as u64);
+                let element_bytes = value.ty.dtype.size_bytes();
+                // The caller's memory is aligned to the result's elements, and not more.
+                let is_aligned = element_bytes <= result.dtype.size_bytes()
+                    && offset_bytes.is_multiple_of(element_bytes as u64);
+                let fits = end <= result.len_bytes() as u64;
+                is_out[buffer as usize] |= !fits || !is_aligned || value.layout != Layout::Plain;
+            }
+        }
+        let places = of_buffer.into_iter().zip(is_out);
+        places
+            .map(|(output, is_out)| output.filter(|_| !is_out))
+            .collect()
     }
 
     /// The buffer of a state of the graph; `None` where it has none.

@@ -1,6 +1,6 @@
 //! Operators on strips: ranges of rows of images that are never whole in memory.
 
-use crate::attributes::ResizeAttrs;
+use crate::attributes::{AttentionAttrs, ResizeAttrs};
 use serde::{Deserialize, Serialize};
 
 /// Of strips that follow one another along `axis`: `len` rows, from row `start` of the first strip on.
@@ -34,6 +34,15 @@ pub struct PlacePool {
 pub enum PlaceFold {
     Sum,
     Largest,
+}
+
+/// An attention over a strip of its keys and values.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct KeyStrip {
+    pub attrs: AttentionAttrs,
+    /// Keys of the whole, and how many lie before those of the strip.
+    pub total: usize,
+    pub start: usize,
 }
 
 /// Rows of the result of a resize, from the rows of its input that they are made of.

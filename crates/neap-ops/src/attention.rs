@@ -7,9 +7,10 @@ use crate::args::{Args, Scratch, scratch_bytes};
 use crate::error::Named;
 use crate::nd::{Ptr, Strides, split};
 use crate::scalar::{Float, with_float};
-use crate::{Context, OpError};
+use crate::{Context, OpError, OperandForm};
 use neap_ir::infer::AttentionDims;
 use neap_ir::op::{AttentionAttrs, HeadLayout};
+use neap_ir::strips::KeyStrip;
 use neap_ir::{DType, TensorType};
 use neap_kernels::attention as kernels;
 
@@ -76,6 +77,30 @@ pub(crate) fn workspace_bytes(
     }
 }
 
+/// Where the strip lies among the keys of the whole.
+fn place(of: &KeyStrip) -> kernels::KeyStrip {
+    kernels::KeyStrip {
+        start: of.start,
+        total: of.total,
+    }
+}
+
+pub(crate) fn strip_workspace_bytes(of: &KeyStrip, dims: &AttentionDims, workers: usize) -> usize {
+    tiled(&of.attrs, dims).map_or(0, |shape| {
+        let bytes = kernels::attention_strip_scratch_bytes(&shape, place(of), workers);
+        scratch_bytes::<f32>(bytes.div_ceil(4))
+    })
+}
+
+pub(crate) fn strip_supported(of: &KeyStrip, inputs: &[OperandForm]) -> bool {
+    let ty = |i: usize| inputs.get(i).copied().flatten().map(|(ty, _)| ty);
+    let shape = |i: usize| ty(i).map_or(&[][..], |ty| &ty.shape);
+    let is_f32 = (0..4).all(|i| ty(i).is_none_or(|ty| ty.dtype == DType::F32));
+    let dims = AttentionDims::of(&of.attrs, shape(0), shape(1), shape(2));
+    let fits = |dims: AttentionDims| tiled(&of.attrs, &dims).is_some() && place(of).fits(dims.keys);
+    is_f32 && !of.attrs.causal && !of.attrs.nan_is_zero && dims.is_some_and(fits)
+}
+
 /// The tiled kernel's view of an attention without its mask; `None` where strides do not fit.
 fn tiled(attrs: &AttentionAttrs, dims: &AttentionDims) -> Option<kernels::Attention<'static>> {
     let steps = |layout, heads, rows, depth| {
@@ -123,23 +148,23 @@ fn tiled(attrs: &AttentionAttrs, dims: &AttentionDims) -> Option<kernels::Attent
     })
 }
 
-fn by_tiles(
-    attrs: &AttentionAttrs,
-    shape: kernels::Attention<'static>,
-    args: &Args,
-    ctx: &mut Context,
-) -> Result<(), OpError> {
-    let scores = [shape.batch, shape.heads_q, shape.q_len, shape.kv_len];
-    let mask = args.opt_input(3).map(|mask| {
+/// The mask of keys `from..` of so many.
+fn mask_of<'a>(
+    shape: &kernels::Attention<'static>,
+    [from, keys]: [usize; 2],
+    args: &Args<'_, 'a>,
+) -> Option<kernels::Mask<'a>> {
+    let scores = [shape.batch, shape.heads_q, shape.q_len, keys];
+    args.opt_input(3).map(|mask| {
         let strides = Strides::broadcast(mask.shape(), &scores, 1);
-        kernels::Mask {
-            values: mask.f32s(),
-            strides: std::array::from_fn(|i| strides[i] as usize),
-        }
-    });
-    let shape = kernels::Attention { mask, ..shape };
-    let floats = kernels::attention_scratch_bytes(&shape, ctx.par.workers()).div_ceil(4);
-    let scratch = Scratch::new(args.op, ctx.workspace).take::<f32>(floats)?;
+        let strides = std::array::from_fn(|i| strides[i] as usize);
+        let values = mask.f32s().get(from * strides[3]..).unwrap_or(&[]);
+        kernels::Mask { values, strides }
+    })
+}
+
+/// Queries, keys and values, from the first element on that is one.
+fn operands<'a>(attrs: &AttentionAttrs, args: &Args<'_, 'a>) -> Result<[&'a [f32]; 3], OpError> {
     let operand = |i: usize, layout| {
         let tensor = args.input(i)?;
         let offset = match layout {
@@ -151,11 +176,51 @@ fn by_tiles(
             None => args.fail("an operand is too short"),
         }
     };
-    let (q, k, v) = (
+    Ok([
         operand(0, attrs.q)?,
         operand(1, attrs.k)?,
         operand(2, attrs.v)?,
-    );
+    ])
+}
+
+/// Over a strip of keys: what was found for those before is gone on with, in place or in a copy.
+pub(crate) fn over_keys(of: &KeyStrip, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    let (q, k, v) = (args.input(0)?, args.input(1)?, args.input(2)?);
+    let dims = AttentionDims::of(&of.attrs, q.shape(), k.shape(), v.shape());
+    let Some(shape) = dims.and_then(|dims| tiled(&of.attrs, &dims)) else {
+        return args.fail("operands do not fit");
+    };
+    let mask = mask_of(&shape, [of.start, of.total], args);
+    let shape = kernels::Attention { mask, ..shape };
+    let results = [args.output(0)?, args.output(1)?];
+    for (y, before) in results.iter().zip([4, 5]) {
+        if let Some(before) = args.opt_input(before)
+            && !y.is_at(&before)
+        {
+            // SAFETY: the output overlaps no input that is not in its place.
+            unsafe { y.f32s_mut() }.copy_from_slice(before.f32s());
+        }
+    }
+    let bytes = kernels::attention_strip_scratch_bytes(&shape, place(of), ctx.par.workers());
+    let scratch = Scratch::new(args.op, ctx.workspace).take::<f32>(bytes.div_ceil(4))?;
+    let operands = operands(&of.attrs, args)?;
+    // SAFETY: as above; the results are apart.
+    let [y, state] = results.map(|y| unsafe { y.f32s_mut() });
+    let (isa, par, place) = (ctx.isa, ctx.par, place(of));
+    kernels::attention_strip(isa, par, &shape, place, operands, y, state, scratch).named(args.op)
+}
+
+fn by_tiles(
+    attrs: &AttentionAttrs,
+    shape: kernels::Attention<'static>,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
+    let mask = mask_of(&shape, [0, shape.kv_len], args);
+    let shape = kernels::Attention { mask, ..shape };
+    let floats = kernels::attention_scratch_bytes(&shape, ctx.par.workers()).div_ceil(4);
+    let scratch = Scratch::new(args.op, ctx.workspace).take::<f32>(floats)?;
+    let [q, k, v] = operands(attrs, args)?;
     // SAFETY: the output overlaps no input.
     let out = unsafe { args.output(0)?.f32s_mut() };
     kernels::attention(ctx.isa, ctx.par, &shape, q, k, v, out, scratch).named(args.op)

@@ -114,6 +114,7 @@ pub fn execute(
         Op::FoldPlaces(of) => space::fold(*of, args, ctx),
         Op::PoolPlaces(of) => space::pool(of, args),
 
+        Op::PutRows(rows) => join::put(rows, args, ctx),
         Op::Rows(rows) => join::rows(rows, args, ctx),
         Op::Concat { axis } => join::concat(*axis, args, ctx),
         Op::Split { axis, sizes } => join::split(*axis, sizes, args, ctx),
@@ -166,6 +167,7 @@ pub fn execute(
         Op::Trees(of) => learned::trees(of, args, ctx),
         Op::Lstm(_) | Op::Gru { .. } | Op::Rnn(_) => recurrent::recurrent(op, args, ctx),
         Op::Attention(attrs) => attention::attention(attrs, args, ctx),
+        Op::AttendKeys(of) => attention::over_keys(of, args, ctx),
         Op::Late(_) => {
             args.fail("has results of sizes that are known late: run it by `execute_late`")
         }

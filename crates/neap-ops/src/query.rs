@@ -15,7 +15,7 @@ use crate::{
 };
 use neap_ir::graph::LANES;
 use neap_ir::infer::{AttentionDims, Einsum};
-use neap_ir::op::{LateOp, Recurrent, ScatterReduction};
+use neap_ir::op::{AttentionAttrs, LateOp, Recurrent, ScatterReduction};
 use neap_ir::panel::ConvForm;
 use neap_ir::{DType, Gradient, Layout, Op, TensorType};
 use neap_kernels::simd::Isa;
@@ -75,6 +75,10 @@ pub fn workspace_bytes(
         Op::Attention(attrs) => AttentionDims::of(attrs, shape(0), shape(1), shape(2))
             .map_or(0, |dims| {
                 attention::workspace_bytes(attrs, &dims, x, workers)
+            }),
+        Op::AttendKeys(of) => AttentionDims::of(&of.attrs, shape(0), shape(1), shape(2))
+            .map_or(0, |dims| {
+                attention::strip_workspace_bytes(of, &dims, workers)
             }),
         Op::Gradient(backward) => gradient::workspace_bytes(backward, x, &shape, workers),
         Op::TopK { axis, .. } => topk::workspace_bytes(x.shape[*axis], workers),
@@ -162,6 +166,9 @@ pub fn supported(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> Re
         Op::Resize(attrs) => resize::supported(attrs, None, x).or_else(unsupported),
         Op::ResizeStrip(of) => resize::supported(&of.attrs, Some(of), x).or_else(unsupported),
         Op::Sampling(of) => sampling::supported(of, x).or_else(unsupported),
+        Op::AttendKeys(of) if !attention::strip_supported(of, inputs) => {
+            unsupported("of such an attention".into())
+        }
         Op::Dft(neap_ir::spectrum::Dft { length, .. })
         | Op::Stft(neap_ir::spectrum::Stft { frame: length, .. })
             if *length > spectrum::MAX_LENGTH =>
@@ -245,6 +252,8 @@ pub fn may_overwrite(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -
         // Of more strips, one may hold rows that come elsewhere.
         Op::Normalise { .. } if inputs.len() == 2 => 1..2,
         Op::Moments | Op::FoldPlaces(_) => 1..2,
+        Op::PutRows(_) => 1..2,
+        Op::AttendKeys(_) => 4..5,
         Op::RoundToFloat8 { .. } => 0..1,
         Op::Softmax { .. } | Op::LpNorm { .. } | Op::BatchNorm { .. } => 0..1,
         Op::BatchNormTraining { .. } => 0..1,
@@ -458,16 +467,8 @@ pub fn flops(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> u64 {
             let taps: Vec<u64> = window.kernel.iter().map(|&k| k as u64).collect();
             times(y, product(&taps))
         }
-        Op::Attention(attrs) => {
-            let dims = |i: usize| -> &[usize] {
-                let operand = inputs.get(i).copied().flatten();
-                operand.map_or(&[], |(ty, _)| &ty.shape)
-            };
-            AttentionDims::of(attrs, dims(0), dims(1), dims(2)).map_or(0, |d| {
-                let scores = [d.batch, d.heads, d.queries, d.keys].map(|d| d as u64);
-                twice(product(&scores), (d.depth + d.value_depth + 4) as u64)
-            })
-        }
+        Op::Attention(attrs) => attention_flops(attrs, inputs),
+        Op::AttendKeys(of) => attention_flops(&of.attrs, inputs),
         Op::Lstm(_) | Op::Gru { .. } | Op::Rnn(_) => {
             let steps = input(0).iter().take(2).fold(1, |n, &d| times(n, d));
             let places = Recurrent::PANELS.as_flattened().iter();
@@ -495,10 +496,21 @@ pub fn flops(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> u64 {
         Op::Reduce { .. } | Op::ArgReduce { .. } | Op::GlobalPool(_) => x,
         Op::CoveringSteps => times(2, x),
         Op::Concat { .. } | Op::Split { .. } | Op::Slice { .. } | Op::Reshape { .. } => 0,
-        Op::Rows(_) => 0,
+        Op::Rows(_) | Op::PutRows(_) => 0,
         Op::Reorder | Op::Transpose { .. } | Op::Expand { .. } | Op::Gather { .. } => 0,
         _ => y,
     }
+}
+
+fn attention_flops(attrs: &AttentionAttrs, inputs: &[OperandForm]) -> u64 {
+    let dims = |i: usize| -> &[usize] {
+        let operand = inputs.get(i).copied().flatten();
+        operand.map_or(&[], |(ty, _)| &ty.shape)
+    };
+    AttentionDims::of(attrs, dims(0), dims(1), dims(2)).map_or(0, |d| {
+        let each = 2 * (d.depth + d.value_depth + 4);
+        product(&[d.batch, d.heads, d.queries, d.keys, each].map(|d| d as u64))
+    })
 }
 
 /// Bytes of tensors inside the operator, as often as they are written and read; 0 but for chains in row bands and loops.
@@ -520,6 +532,12 @@ pub fn untouched_bytes(op: &Op, inputs: &[OperandForm]) -> u64 {
     match (op, inputs) {
         (Op::UpdatePart { .. }, [Some((w, _)), Some((g, _)), ..]) => {
             2 * w.len_bytes().saturating_sub(g.len_bytes()) as u64
+        }
+        (Op::PutRows(of), [Some((strip, _)), before @ ..]) => {
+            let rows = strip.shape[of.axis].max(1);
+            let rest = (strip.len_bytes() / rows).saturating_mul(of.len.saturating_sub(rows));
+            let times = 1 + before.iter().flatten().count();
+            rest.saturating_mul(times) as u64
         }
         _ => 0,
     }

@@ -2,6 +2,7 @@
 
 use super::{Inferred, Operands};
 use crate::op::{AttentionAttrs, HeadLayout};
+use crate::strips::KeyStrip;
 use crate::{DType, TensorType};
 
 /// Sizes of an attention.
@@ -129,6 +130,35 @@ fn part(layout: HeadLayout, shape: &[usize], heads: usize) -> Option<Part> {
 }
 
 pub(super) fn infer(attrs: &AttentionAttrs, o: &Operands) -> Inferred<TensorType> {
+    Ok(masked(attrs, None, o)?.1)
+}
+
+pub(super) fn over_keys(of: &KeyStrip, o: &Operands) -> Inferred<Vec<TensorType>> {
+    let (dims, y) = masked(&of.attrs, Some(of.total), o)?;
+    o.require(y.dtype == DType::F32, "takes float32")?;
+    let end = of.start.checked_add(dims.keys);
+    o.require(
+        end.is_some_and(|end| end <= of.total),
+        "its keys lie outside the whole",
+    )?;
+    let state = [dims.batch, dims.heads, 2, dims.queries];
+    o.check_size(&state)?;
+    let found = vec![y, TensorType::new(DType::F32, &state)];
+    let before = [o.opt(4), o.opt(5)];
+    let fits = match of.start {
+        0 => before == [None, None],
+        _ => before == [found.first(), found.get(1)],
+    };
+    o.require(fits, "takes its results for the keys before")?;
+    Ok(found)
+}
+
+/// Sizes and result; the mask is of so many keys, or of those that are here.
+fn masked(
+    attrs: &AttentionAttrs,
+    keys: Option<usize>,
+    o: &Operands,
+) -> Inferred<(AttentionDims, TensorType)> {
     let (q, k, v) = (o.get(0)?, o.get(1)?, o.get(2)?);
     o.require_float(q)?;
     o.same_dtype(q, k)?;
@@ -140,7 +170,8 @@ pub(super) fn infer(attrs: &AttentionAttrs, o: &Operands) -> Inferred<TensorType
         ));
     };
     if let Some(mask) = o.opt(3) {
-        let scores = [dims.batch, dims.heads, dims.queries, dims.keys];
+        let keys = keys.unwrap_or(dims.keys);
+        let scores = [dims.batch, dims.heads, dims.queries, keys];
         o.require(
             mask.dtype == DType::Bool || mask.dtype == q.dtype,
             "takes a boolean mask or one of its own type",
@@ -151,7 +182,7 @@ pub(super) fn infer(attrs: &AttentionAttrs, o: &Operands) -> Inferred<TensorType
         )?;
     }
     match dims.output_shape(attrs.out) {
-        Some(shape) => Ok(TensorType::new(q.dtype, &shape)),
+        Some(shape) => Ok((dims, TensorType::new(q.dtype, &shape))),
         None => o.fail("cannot give a packed result"),
     }
 }

@@ -193,12 +193,14 @@ fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
         Op::Gradient(gradient) => gradient::infer(gradient, o),
         Op::Late(of) => late::infer(of, o),
         Op::Rows(of) => one(strips::rows(of, o)?),
+        Op::PutRows(of) => one(strips::put(of, o)?),
         Op::Moments => one(strips::moments(o)?),
         Op::NormFactors(of) => one(strips::factors(of, o)?),
         Op::Normalise { rows, .. } => one(strips::normalise(rows, o)?),
         Op::FoldPlaces(_) => one(strips::fold(o)?),
         Op::PoolPlaces(of) => one(strips::pool(of, o)?),
         Op::ResizeStrip(of) => one(strips::resize(of, o)?),
+        Op::AttendKeys(of) => attention::over_keys(of, o),
         Op::Attention(attrs) => one(attention::infer(attrs, o)?),
         Op::Concat { .. }
         | Op::Split { .. }

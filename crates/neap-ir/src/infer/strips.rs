@@ -41,6 +41,20 @@ fn some_rows(rows: &Rows, from: usize, o: &Operands) -> Inferred<TensorType> {
     Ok(ty)
 }
 
+pub(super) fn put(of: &Rows, o: &Operands) -> Inferred<TensorType> {
+    let strip = o.get(0)?;
+    o.require_axis(of.axis, strip.shape.len())?;
+    let end = of.start.checked_add(strip.shape[of.axis]);
+    let fits = end.is_some_and(|end| end <= of.len);
+    o.require(fits, "its rows lie outside the whole")?;
+    let mut whole = strip.clone();
+    whole.shape[of.axis] = of.len;
+    o.check_size(&whole.shape)?;
+    let before = o.opt(1).is_none_or(|before| *before == whole);
+    o.require(before, "takes the whole that it gives")?;
+    Ok(whole)
+}
+
 pub(super) fn moments(o: &Operands) -> Inferred<TensorType> {
     let x = image(0, o)?;
     let ty = by_block(o, DType::F64, x.shape[0], x.shape[1], 2)?;

@@ -119,6 +119,24 @@ pub(crate) fn rows(of: &Rows, args: &Args, ctx: &mut Context) -> Result<(), OpEr
     })
 }
 
+/// Puts a strip's rows into the whole, in place or in a copy.
+pub(crate) fn put(of: &Rows, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    let (strip, y) = (args.input(0)?, args.output(0)?);
+    if let Some(before) = args.opt_input(1)
+        && !y.is_at(&before)
+    {
+        // SAFETY: the output overlaps no input that is not in its place.
+        unsafe { y.bytes_mut() }.copy_from_slice(before.bytes());
+    }
+    let part = Part::of(of.axis, of.start, strip.shape(), y.shape(), y.layout, args)?;
+    // SAFETY: the strip's rows are inside the whole.
+    unsafe {
+        let to = y.as_ptr().add(part.offset);
+        part.copy(strip.as_ptr(), &part.own, to, &part.within, ctx);
+    }
+    Ok(())
+}
+
 /// A range of channels of a blocked tensor.
 pub(crate) fn slice_channels(
     start: usize,
