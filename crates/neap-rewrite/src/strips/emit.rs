@@ -3,6 +3,9 @@
 //! Of the nodes that may compute the deepest does, as soon as the rows are there that it reads: so strips go through chains of
 //! layers one after another, and little is alive between the layers.
 
+mod attend;
+
+use super::keys::{KeyWalk, of_queries};
 use super::kinds::{Kind, Kinds};
 use super::part::{ROWS, Wanted};
 use neap_ir::graph::LANES;
@@ -24,8 +27,11 @@ pub(super) fn emit(program: &Program, kinds: &Kinds) -> Graph {
         found: BTreeMap::new(),
         joined: BTreeMap::new(),
         memo: BTreeMap::new(),
+        put: BTreeMap::new(),
+        queries: of_queries(kinds),
+        named: BTreeMap::new(),
     };
-    for front in 0..count {
+    for front in emitter.fronts() {
         let reach = emitter.reach(front);
         emitter.prepare(&reach);
         while !emitter.is_complete(front) {
@@ -52,6 +58,12 @@ struct Emitter<'a> {
     joined: BTreeMap<ValueId, ValueId>,
     /// Rows that are there already, for the node that is made now.
     memo: BTreeMap<(ValueId, usize, usize), ValueId>,
+    /// Results whose strips are put into their places, so far.
+    put: BTreeMap<ValueId, ValueId>,
+    /// Nodes that make queries, and the attentions of these.
+    queries: BTreeMap<usize, usize>,
+    /// Strips of keys and values by another name, by what they are of and their first place.
+    named: BTreeMap<(ValueId, usize), ValueId>,
 }
 
 impl<'a> Emitter<'a> {
@@ -61,6 +73,16 @@ impl<'a> Emitter<'a> {
 
     fn node(&self, at: usize) -> &'a Node {
         &self.kinds.graph.nodes[at]
+    }
+
+    /// All nodes, in the order in which they are completed.
+    fn fronts(&self) -> Vec<usize> {
+        let makers = |of: usize| self.queries.iter().filter(move |(_, at)| **at == of);
+        let nodes = 0..self.kinds.kinds.len();
+        let nodes = nodes.filter(|at| !self.queries.contains_key(at));
+        nodes
+            .flat_map(|at| makers(at).map(|(&maker, _)| maker).chain([at]))
+            .collect()
     }
 
     /// How much there is of a node when it is complete.
@@ -136,7 +158,7 @@ impl<'a> Emitter<'a> {
 
     /// Whether the next strip of a node may be made.
     fn may_go_on(&self, at: usize) -> bool {
-        if self.is_complete(at) {
+        if self.is_complete(at) || self.waits(at) {
             return false;
         }
         let node = self.node(at);
@@ -216,8 +238,11 @@ impl<'a> Emitter<'a> {
             Kind::Kept | Kind::Joined => {
                 if let Some(y) = node.outputs[0] {
                     let made = self.next(at, y);
-                    let strip = self.rows_of(at, y, made);
+                    let strip = self.rows_of(at, y, made.clone());
                     self.strips.entry(y).or_default().push(strip);
+                    if self.is_scattered(at, y) {
+                        self.put(y, strip, made);
+                    }
                 }
             }
             Kind::Norm => self.go_on_with_norm(at),
@@ -233,6 +258,40 @@ impl<'a> Emitter<'a> {
         if is_joined && self.is_complete(at) {
             self.join_strips(node.outputs[0]);
         }
+    }
+
+    /// Whether the strips of a value are put into a result of the program that they are no pieces of.
+    fn is_scattered(&self, at: usize, y: ValueId) -> bool {
+        let before = self
+            .kinds
+            .axis(y)
+            .map(|axis| &self.old().ty(y).shape[..axis]);
+        let is_piece = before.is_some_and(|before| before.iter().all(|&places| places == 1));
+        let is_plain = self.old().value(y).layout == Layout::Plain;
+        let is_output = self.old().outputs.contains(&y);
+        self.kinds.kinds[at] == Kind::Kept && is_output && is_plain && !is_piece
+    }
+
+    /// Puts a strip into its place in a result of the program.
+    fn put(&mut self, y: ValueId, strip: ValueId, made: Range<usize>) {
+        let Some(axis) = self.kinds.axis(y) else {
+            return;
+        };
+        let rows = self.kinds.rows(y).len();
+        let before = self.put.get(&y).copied();
+        let whole = match made.end == rows {
+            true => y,
+            false => self.part_of(y, axis, rows),
+        };
+        let op = Op::PutRows(Rows {
+            axis,
+            start: made.start,
+            len: rows,
+        });
+        let name = self.old().value(y).name.clone();
+        let inputs = [Some(strip)].into_iter().chain(before.map(Some));
+        self.push(&name, op, inputs.collect(), whole);
+        self.put.insert(y, whole);
     }
 
     fn go_on_with_norm(&mut self, at: usize) {
@@ -324,8 +383,10 @@ impl<'a> Emitter<'a> {
         let Some((y, axis)) = y.and_then(|y| Some((y, self.kinds.axis(y)?))) else {
             return;
         };
-        let strips = self.strips[&y].clone();
-        self.join(&strips, axis, 0..self.kinds.rows(y).len(), y);
+        if !self.put.contains_key(&y) {
+            let strips = self.strips[&y].clone();
+            self.join(&strips, axis, 0..self.kinds.rows(y).len(), y);
+        }
         self.joined.insert(y, y);
     }
 
@@ -428,6 +489,13 @@ impl<'a> Emitter<'a> {
         let part = kinds.part(node, rows.clone());
         let part = part.expect("rows of this node were made before it was chosen");
         let axis = kinds.axis(y).unwrap_or(ROWS);
+        if let Some(walk) = KeyWalk::of(kinds.graph, node) {
+            let keys = walk.strips(kinds);
+            if !keys.is_empty() {
+                let made = self.attend(node, &walk, keys, (&part, y, axis));
+                return self.cut(y, &[made], axis, part.made, rows);
+            }
+        }
         let inputs = node.inputs.iter().zip(part.wanted);
         let inputs = inputs
             .map(|(v, wanted)| {

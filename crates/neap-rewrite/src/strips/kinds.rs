@@ -1,5 +1,6 @@
 //! Which values come in strips, how high these are, and which are not kept.
 
+use super::keys::{granules, is_name};
 use super::part::{Part, ROWS, Wanted, part};
 use neap_ir::op::{Op, Pool, ResizeMode};
 use neap_ir::strips::PlaceFold;
@@ -43,6 +44,8 @@ pub(super) struct Kinds<'a> {
     axes: Vec<Option<Cut>>,
     /// By number of places and granule: where strips begin, and the end of the last.
     cuts: BTreeMap<(usize, usize), Vec<usize>>,
+    /// Of keys and values of attentions: the granule of their cuts.
+    keys: BTreeMap<ValueId, usize>,
     /// By node: those that may compute while this one still does, strip by strip.
     pub followers: Vec<Vec<usize>>,
 }
@@ -52,11 +55,14 @@ impl<'a> Kinds<'a> {
     pub fn of(program: &'a Program, strip_bytes: u64) -> Option<Kinds<'a>> {
         let graph = &program.graph;
         let producers = graph.producers();
-        let producers = producers.into_iter().map(|p| p.map(|n| n.index()));
+        let producers: Vec<_> = (producers.into_iter())
+            .map(|p| p.map(|n| n.index()))
+            .collect();
         let mut found = Kinds {
             graph,
             kinds: vec![Kind::Whole; graph.nodes.len()],
-            producers: producers.collect(),
+            keys: granules(graph, &producers),
+            producers,
             axes: vec![None; graph.values.len()],
             cuts: BTreeMap::new(),
             followers: Vec::new(),
@@ -67,7 +73,14 @@ impl<'a> Kinds<'a> {
         for node in &graph.nodes {
             let cut = found.cut_of(node);
             for v in node.present_outputs() {
-                found.axes[v.index()] = cut;
+                let keys = found.keys.get(&v).copied();
+                let places = |cut: Cut| graph.ty(v).shape[cut.axis];
+                found.axes[v.index()] = cut.map(|cut| Cut {
+                    granule: keys
+                        .filter(|&keys| keys <= places(cut))
+                        .unwrap_or(cut.granule),
+                    ..cut
+                });
                 if let Some(key) = found.key(v).filter(|_| long(v)) {
                     let own = graph.value(v).len_bytes() / (key.0 / key.1);
                     let most = bytes.entry(key).or_default();
@@ -202,7 +215,9 @@ impl<'a> Kinds<'a> {
             Op::LayerNorm { .. } | Op::RmsNorm { .. } => sole(y),
             _ => false,
         };
-        let passes = passes && !node.present_outputs().any(is_output);
+        // Each strip of queries reads all keys and values.
+        let is_read_often = self.keys.contains_key(&y) && !is_name(node) && node.outputs.len() == 1;
+        let passes = passes && !is_read_often && !node.present_outputs().any(is_output);
         match (passes, node.outputs.len()) {
             (true, _) => Kind::Passing,
             (false, 1) => Kind::Kept,
@@ -242,7 +257,7 @@ impl<'a> Kinds<'a> {
     }
 
     /// Whether readers find strips, not a whole.
-    fn is_in_strips(&self, v: ValueId) -> bool {
+    pub fn is_in_strips(&self, v: ValueId) -> bool {
         matches!(
             self.producer(v),
             Some((_, Kind::Kept | Kind::Passing | Kind::Norm))

@@ -12,6 +12,7 @@
 //! bits as without strips where the kernels are.
 
 mod emit;
+mod keys;
 mod kinds;
 mod part;
 

@@ -129,7 +129,7 @@ fn one(op: Op, inputs: &[&Literal]) -> Literal {
         .remove(0)
 }
 
-fn run_program(lowered: &Lowered, program: &Program, inputs: &[Literal]) -> Vec<Literal> {
+pub fn run_program(lowered: &Lowered, program: &Program, inputs: &[Literal]) -> Vec<Literal> {
     let graph = &program.graph;
     let packed = |value: ValueId| match graph.constant(value) {
         Some(Const::Packed(id)) => match &lowered.recipes[id.index()] {

@@ -1,11 +1,12 @@
 //! Strips: no large image is whole, and layers follow one another strip by strip.
 
 use crate::build::{Net, square};
+use crate::interpret;
 use neap_ir::op::{
-    Activation, CoordinateTransform, NearestMode, Op, PadMode, Pool, Reduce, ResizeAttrs,
-    ResizeMode, SliceRange, Window,
+    Activation, AttentionAttrs, CoordinateTransform, HeadLayout, NearestMode, Op, PadMode, Pool,
+    Reduce, ResizeAttrs, ResizeMode, SliceRange, Window,
 };
-use neap_ir::{Program, ValueId};
+use neap_ir::{Literal, Program, ValueId};
 use neap_rewrite::{live_bytes, with_strips};
 
 fn names(program: &Program) -> Vec<&'static str> {
@@ -193,7 +194,13 @@ fn images_with_wide_borders() {
 fn in_strips(plain: &Program, bytes: u64) -> Program {
     let strips = with_strips(plain, bytes).expect("its images are longer");
     let longest = |program: &Program| {
-        let made = program.graph.nodes.iter().flat_map(|n| n.present_outputs());
+        // Results into which strips are put lie in the memory of one.
+        let nodes = program
+            .graph
+            .nodes
+            .iter()
+            .filter(|n| n.op.name() != "PutRows");
+        let made = nodes.flat_map(|n| n.present_outputs());
         let inner = made.filter(|v| !program.graph.outputs.contains(v));
         let bytes = inner.map(|v| program.graph.value(v).len_bytes() as u64);
         bytes.max().unwrap_or(0)
@@ -341,6 +348,157 @@ fn rows_that_are_normalised_are_not_gathered_before() {
     // The input's rows are.
     assert_eq!(count("Rows"), count("Normalise"), "{names:?}");
     assert_eq!(count("Moments"), count("Normalise"));
+}
+
+/// An attention over the places of an image of 40 x 32, which a layer made and another takes; with its keys and values as they lie.
+fn attention_over_places(
+    heads: [usize; 2],
+    [q, k, v]: [HeadLayout; 3],
+    mask: Option<&[usize]>,
+    attrs: impl Fn(&mut AttentionAttrs),
+) -> Net {
+    let mut net = Net::new();
+    let x = net.input(&[1, 16, 40, 32]);
+    let mask = mask.map(|shape| net.input(shape));
+    let a = net.conv(x, 16, 3, 1);
+    let last = net.transpose(a, &[0, 2, 3, 1]);
+    let rows = net.reshape(last, &[1, 1280, 16]);
+    let operand = |net: &mut Net, heads: usize, layout: HeadLayout| {
+        let weight = net.weight(&[16, 8 * heads], 0.5);
+        let made = net.op(Op::MatMul, &[rows, weight]);
+        let apart = [1, 1280, heads, 8];
+        match layout {
+            HeadLayout::RowMajor => made,
+            HeadLayout::HeadMajor => {
+                let apart = net.reshape(made, &apart);
+                net.transpose(apart, &[0, 2, 1, 3])
+            }
+            _ => {
+                let apart = net.reshape(made, &apart);
+                net.transpose(apart, &[0, 2, 3, 1])
+            }
+        }
+    };
+    let mut operands = vec![
+        operand(&mut net, heads[0], q),
+        operand(&mut net, heads[1], k),
+        operand(&mut net, heads[1], v),
+    ];
+    operands.extend(mask);
+    let mut own = AttentionAttrs {
+        heads: heads[0],
+        kv_heads: heads[1],
+        scale: 0.5,
+        causal: false,
+        nan_is_zero: false,
+        q,
+        k,
+        v,
+        out: HeadLayout::RowMajor,
+    };
+    attrs(&mut own);
+    let y = net.op(Op::Attention(own), &operands);
+    let narrow = net.weight(&[8 * heads[0], 16], 0.2);
+    let y = net.op(Op::MatMul, &[y, narrow]);
+    let y = net.add(y, rows);
+    let last = net.reshape(y, &[1, 40, 32, 16]);
+    let image = net.transpose(last, &[0, 3, 1, 2]);
+    let y = net.conv(image, 16, 3, 1);
+    net.output(y);
+    net
+}
+
+#[test]
+fn strips_of_queries_pass_over_strips_of_keys() {
+    use HeadLayout::{HeadMajor, HeadMajorTransposed, RowMajor};
+    let whole = |_: &mut AttentionAttrs| {};
+    for (heads, layouts, mask) in [
+        ([1, 1], [RowMajor; 3], None),
+        ([2, 1], [RowMajor, HeadMajorTransposed, HeadMajor], None),
+        ([2, 2], [HeadMajor; 3], Some(&[1280, 1280][..])),
+        (
+            [4, 2],
+            [HeadMajor, RowMajor, RowMajor],
+            Some(&[1, 1, 1, 1280]),
+        ),
+        ([2, 1], [RowMajor; 3], Some(&[2, 1280, 1])),
+    ] {
+        let mut net = attention_over_places(heads, layouts, mask, whole);
+        let lowered = net.lower();
+        let plain = &lowered.program;
+        let shapes = plain
+            .graph
+            .inputs
+            .iter()
+            .map(|&v| plain.graph.ty(v).shape.clone());
+        let inputs: Vec<Literal> = (shapes.collect::<Vec<_>>().into_iter())
+            .map(|shape| {
+                let data: Vec<f32> = (0..shape.iter().product::<usize>())
+                    .map(|_| 3.0 * net.random.float())
+                    .collect();
+                Literal::from_f32(&shape, &data)
+            })
+            .collect();
+        let expected = interpret::run_program(&lowered, plain, &inputs);
+        for bytes in [4 << 10, 12 << 10, 30 << 10] {
+            let strips = with_strips(plain, bytes).expect("40 KiB are longer");
+            let names = names(&strips);
+            assert!(!names.contains(&"Attention"), "{names:?}");
+            let nodes = strips.graph.nodes.iter();
+            let walks = nodes.filter(|node| node.op.name() == "AttendKeys");
+            let (begins, goes_on) = walks.partition::<Vec<_>, _>(|node| node.input(4).is_none());
+            // By each strip of queries, over two strips of keys or all three.
+            let passes = goes_on.len() / begins.len();
+            assert!((1..=2).contains(&passes) && begins.len() > 1, "{names:?}");
+            assert_eq!(goes_on.len() % begins.len(), 0);
+            let found = interpret::run_program(&lowered, &strips, &inputs);
+            assert!(
+                found == expected,
+                "other bits in strips of {bytes}: {heads:?} {layouts:?}"
+            );
+        }
+    }
+}
+
+/// Queries are made for the strip that passes over the keys, and are not kept.
+#[test]
+fn queries_come_last() {
+    let mut net = attention_over_places([1, 1], [HeadLayout::RowMajor; 3], None, |_| {});
+    let lowered = net.lower();
+    let strips = with_strips(&lowered.program, 12 << 10).expect("80 KiB are longer");
+    let nodes: Vec<_> = strips
+        .steps
+        .iter()
+        .map(|step| &strips.graph.nodes[step.index()])
+        .collect();
+    let first = nodes
+        .iter()
+        .position(|node| node.op.name() == "AttendKeys")
+        .expect("one");
+    let q = nodes[first].input(0).expect("queries");
+    let makes = |at: &usize| nodes[*at].present_outputs().any(|v| v == q);
+    let maker = (0..first).find(makes).expect("made before");
+    assert_eq!(nodes[maker].op.name(), "PanelLinear");
+    let queries = nodes[first..]
+        .iter()
+        .filter(|node| node.name == nodes[maker].name);
+    assert!(queries.count() > 2);
+}
+
+/// Rows whose NaN are zeros need all values at once; of causal ones, tiles skip keys.
+#[test]
+fn other_attentions_have_whole_keys() {
+    let causal = |attrs: &mut AttentionAttrs| attrs.causal = true;
+    let guarded = |attrs: &mut AttentionAttrs| attrs.nan_is_zero = true;
+    let row_major = [HeadLayout::RowMajor; 3];
+    for mut net in [
+        attention_over_places([1, 1], row_major, None, causal),
+        attention_over_places([1, 1], row_major, None, guarded),
+    ] {
+        let lowered = net.lower();
+        let strips = with_strips(&lowered.program, 12 << 10).expect("80 KiB are longer");
+        assert!(!names(&strips).contains(&"AttendKeys"));
+    }
 }
 
 #[test]
