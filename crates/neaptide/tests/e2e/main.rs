@@ -19,4 +19,5 @@ mod random_graphs;
 mod rounding;
 mod sequences;
 mod sessions;
+mod strips;
 mod toc;
