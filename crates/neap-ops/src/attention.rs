@@ -7,11 +7,11 @@ use crate::args::{Args, Scratch, scratch_bytes};
 use crate::error::Named;
 use crate::nd::{Ptr, Strides, split};
 use crate::scalar::{Float, with_float};
-use crate::{Context, OpError, OperandForm};
+use crate::{Context, OpError};
 use neap_ir::infer::AttentionDims;
 use neap_ir::op::{AttentionAttrs, HeadLayout};
 use neap_ir::strips::KeyStrip;
-use neap_ir::{DType, TensorType};
+use neap_ir::{DType, Layout, TensorType};
 use neap_kernels::attention as kernels;
 
 /// Element steps of one operand of an attention.
@@ -92,7 +92,7 @@ pub(crate) fn strip_workspace_bytes(of: &KeyStrip, dims: &AttentionDims, workers
     })
 }
 
-pub(crate) fn strip_supported(of: &KeyStrip, inputs: &[OperandForm]) -> bool {
+pub(crate) fn strip_supported(of: &KeyStrip, inputs: &[Option<(&TensorType, Layout)>]) -> bool {
     let ty = |i: usize| inputs.get(i).copied().flatten().map(|(ty, _)| ty);
     let shape = |i: usize| ty(i).map_or(&[][..], |ty| &ty.shape);
     let is_f32 = (0..4).all(|i| ty(i).is_none_or(|ty| ty.dtype == DType::F32));

@@ -291,10 +291,11 @@ fn run_some(op: &Op, inputs: &[Option<Tensor>], mut outputs: Vec<Tensor>) -> Vec
     let isa = Isa::detect();
     let mut workspace = vec![0xA5u8; workspace_bytes(op, &ins, &outs, 3, isa)];
     let refs: Vec<Option<TensorRef>> = (inputs.iter())
-        // SAFETY: the memory is as large as its type says and is not written during the call.
         .map(|t| {
-            t.as_ref()
-                .map(|t| unsafe { TensorRef::new(&t.ty, t.layout, t.data.as_ptr().cast()) })
+            t.as_ref().map(|t| {
+                // SAFETY: the memory is as large as its type says and is not written during the call.
+                unsafe { TensorRef::new(&t.ty, t.layout, t.data.as_ptr().cast()) }
+            })
         })
         .collect();
     let muts: Vec<Option<TensorMut>> = (outputs.iter_mut().zip(&types))
