@@ -1,10 +1,10 @@
 //! What plans are sought with.
 
 use crate::kernels::Kernels;
-use crate::programs::BandMode;
+use crate::programs::{BandMode, is_in_strips};
 use crate::split::Divide;
 use crate::target::Target;
-use crate::workload::{give_scratch, keep_activations, leave, workload};
+use crate::workload::{give_scratch, keep_activations, leave, leave_results, workload};
 use neap_ir::Program;
 use neap_ops::ScratchKernel;
 use neap_plan::Workload;
@@ -78,8 +78,15 @@ impl Options {
         }
         if self.keep_activations {
             keep_activations(&mut workload, program);
+        } else if self.is_on_processor() && is_in_strips(program) {
+            leave_results(&mut workload, program);
         }
         workload
+    }
+
+    /// Whether all steps are computed where the caller's memory is.
+    pub(crate) fn is_on_processor(&self) -> bool {
+        self.divide.is_none() && self.with_scratch.is_none()
     }
 
     pub fn bands(&self) -> BandMode {

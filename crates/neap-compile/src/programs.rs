@@ -169,13 +169,20 @@ pub fn count_bands(program: &Program) -> BandCount {
             count.layers += bands.layers.len();
         }
     }
-    // A program in strips has rows of them, and computes layers again and again.
+    // Layers of a program in strips are computed again and again.
     let nodes = &program.graph.nodes;
-    if nodes
-        .iter()
-        .any(|node| matches!(node.op, Op::Rows(_) | Op::Moments | Op::FoldPlaces(_)))
-    {
+    if is_in_strips(program) {
         count.strips = nodes.iter().filter(|node| node.panels.is_some()).count();
     }
     count
+}
+
+/// Whether a program is in strips.
+pub(crate) fn is_in_strips(program: &Program) -> bool {
+    program.graph.nodes.iter().any(|node| {
+        matches!(
+            node.op,
+            Op::Rows(_) | Op::PutRows(_) | Op::Moments | Op::FoldPlaces(_) | Op::AttendKeys(_)
+        )
+    })
 }

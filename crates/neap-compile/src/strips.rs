@@ -53,8 +53,7 @@ pub(crate) fn heap_bytes(program: &Program) -> HeapBytes {
 pub(crate) fn are_allowed(options: &Options) -> bool {
     let by_planner = |strategy: &Strategy| matches!(strategy, Strategy::Preload | Strategy::Search);
     options.bands() == BandMode::Auto
-        && options.divide.is_none()
-        && options.with_scratch.is_none()
+        && options.is_on_processor()
         && options.strategy.strategies().iter().all(by_planner)
 }
 

@@ -158,6 +158,21 @@ pub fn keep_activations(workload: &mut Workload, program: &Program) {
     }
 }
 
+/// Outputs that may be computed in the caller's memory take none of the plan.
+pub(crate) fn leave_results(workload: &mut Workload, program: &Program) {
+    let is_callers = program.outputs_in_place();
+    let is_planned = |id: &BufferId| is_callers[id.index()].is_none();
+    for step in &mut workload.steps {
+        step.reads.retain(is_planned);
+        step.writes.retain(is_planned);
+    }
+    for (buffer, output) in workload.buffers.iter_mut().zip(&is_callers) {
+        if output.is_some() {
+            buffer.bytes = 0;
+        }
+    }
+}
+
 /// Buffers that hold any of these values, each once.
 fn buffers(program: &Program, ids: &[Option<ValueId>]) -> Vec<BufferId> {
     let mut buffers: Vec<BufferId> = ids

@@ -11,7 +11,9 @@ use neap_ir::recipe::PackedForm;
 use neap_ir::{Const, DType, Layout, Node, NodeId, Op, Program, ValueId, infer};
 use neap_kernels::simd::Isa;
 use neap_ops::{Choice, OperandForm, WeightForm};
-use neap_plan::{Area, BufferId, ByteRange, ExecutionPlan, Place, StepId, StepSpec, Workload};
+use neap_plan::{
+    Area, BufferId, ByteRange, ExecutionPlan, Place, SpaceId, StepId, StepSpec, Workload,
+};
 use std::ops::Range;
 
 /// Operands of all steps.
@@ -59,11 +61,11 @@ pub(crate) enum Location {
     Absent,
     /// Memory of the plan.
     Memory(Place),
-    /// The caller's memory for an output, and the bytes to skip in it; or else memory of the plan.
+    /// The caller's memory for an output, and the bytes to skip in it; or else memory of the plan, if there is some.
     Result {
         output: u32,
         skip_bytes: u64,
-        place: Place,
+        place: Option<Place>,
     },
     /// The caller's memory, by position.
     Input(u32),
@@ -73,11 +75,28 @@ pub(crate) enum Location {
     Extent { index: u32, skip_bytes: u64 },
 }
 
+/// Outputs that have no memory of the plan, each a long way from the others.
+const CALLERS: SpaceId = SpaceId(u8::MAX);
+const APART_BITS: u32 = 48;
+
 impl Location {
-    /// In memory of the plan, if it is there, or may be.
-    fn planned(self) -> Option<Place> {
+    /// The memory that is written, or may be.
+    fn area(self, bytes: u64) -> Option<Area> {
         match self {
-            Location::Memory(place) | Location::Result { place, .. } => Some(place),
+            Location::Memory(place) => Some(place.area(bytes)),
+            Location::Result {
+                place: Some(place), ..
+            } => Some(place.area(bytes)),
+            Location::Result {
+                output, skip_bytes, ..
+            } => {
+                let begin = (u64::from(output) << APART_BITS).saturating_add(skip_bytes);
+                let range = ByteRange::at(begin, bytes);
+                Some(Area {
+                    space: CALLERS,
+                    range,
+                })
+            }
             _ => None,
         }
     }
@@ -93,9 +112,9 @@ impl Tables {
         isa: Isa,
     ) -> Result<Tables, RuntimeError> {
         check_counts(program, workload)?;
-        check_buffers(program, workload)?;
-        check_uses(program, workload, plan)?;
         let direct = &DirectBuffers::of(program, workload, plan);
+        check_buffers(program, workload, direct)?;
+        check_uses(program, workload, plan)?;
         let mut tables = Tables {
             steps: Vec::with_capacity(program.steps.len()),
             operands: Vec::new(),
@@ -493,12 +512,18 @@ fn check_counts(program: &Program, workload: &Workload) -> Result<(), RuntimeErr
     Ok(())
 }
 
-/// The plan keeps buffers apart as the workload describes them, so that must not be too small.
-fn check_buffers(program: &Program, workload: &Workload) -> Result<(), RuntimeError> {
+/// The plan keeps buffers apart as the workload describes them, so that must not be too small; but of those that the caller's memory
+/// does for, there may be nothing.
+fn check_buffers(
+    program: &Program,
+    workload: &Workload,
+    direct: &DirectBuffers,
+) -> Result<(), RuntimeError> {
     let steps = program.steps.len() as u32;
     for (i, (spec, buffer)) in workload.buffers.iter().zip(&program.buffers).enumerate() {
         let lives = spec.live.begin <= buffer.live.start && spec.live.end >= buffer.live.end;
-        if spec.bytes < buffer.bytes || !lives {
+        let is_callers = spec.bytes == 0 && direct.holds(i);
+        if spec.bytes < buffer.bytes && !is_callers || !lives {
             return Err(mismatch(
                 "workload",
                 format!("buffer {i} is smaller or lives shorter than it must"),
@@ -534,8 +559,7 @@ fn check_overlaps(
         Op::Concat { .. } | Op::Split { .. } | Op::Slice { .. } | Op::Reshape { .. }
     );
     let range = |o: &PlacedOperand| -> Option<Area> {
-        let at = o.place.planned()?;
-        let area = at.area(graph.value(o.value).len_bytes() as u64);
+        let area = o.place.area(graph.value(o.value).len_bytes() as u64)?;
         (!area.range.is_empty()).then_some(area)
     };
     let overlap = |a: &PlacedOperand, b: &PlacedOperand| match (range(a), range(b)) {

@@ -37,7 +37,7 @@ impl<'a> Memory<'a> {
                 output,
                 skip_bytes,
                 place,
-            } => self.result(output, skip_bytes, place, bytes)?,
+            } => self.result(operand, (output, skip_bytes, place), bytes)?,
             // The caller's pointer to nothing need not be aligned; operators' must be.
             Location::Input(_) if bytes == 0 => std::ptr::dangling::<u64>().cast(),
             Location::Input(index) => self.inputs[index as usize].bytes.as_ptr(),
@@ -60,16 +60,15 @@ impl<'a> Memory<'a> {
                 output,
                 skip_bytes,
                 place,
-            } => self.result(output, skip_bytes, place, bytes),
+            } => self.result(operand, (output, skip_bytes, place), bytes),
             _ => Err(lost(self.program, operand.value)),
         }
     }
 
     fn result(
         &self,
-        output: u32,
-        skip_bytes: u64,
-        place: Place,
+        operand: &PlacedOperand,
+        (output, skip_bytes, place): (u32, u64, Option<Place>),
         bytes: u64,
     ) -> Result<*mut u8, RuntimeError> {
         match self.results.get(output as usize).and_then(Option::as_ref) {
@@ -77,7 +76,10 @@ impl<'a> Memory<'a> {
             Some(_) if bytes == 0 => Ok(std::ptr::dangling_mut::<u64>().cast()),
             // It was checked that the value lies within the output.
             Some(result) => Ok(result.as_ptr().wrapping_add(skip_bytes as usize)),
-            None => self.at(place, bytes),
+            None => self.at(
+                place.ok_or_else(|| lost(self.program, operand.value))?,
+                bytes,
+            ),
         }
     }
 

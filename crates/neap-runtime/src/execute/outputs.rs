@@ -52,7 +52,10 @@ impl Executor {
             let output = &mut output.bytes[..len_bytes];
             let from = match place {
                 Location::Result { .. } if self.is_direct() => continue,
-                Location::Memory(at) | Location::Result { place: at, .. } => {
+                Location::Memory(at)
+                | Location::Result {
+                    place: Some(at), ..
+                } => {
                     let start = address_in(&lane.map(), at, len_bytes as u64)?;
                     // SAFETY: the range lies in the arena, and outputs live until they are taken: no
                     // compute is running, and loads that may overwrite them start after this.
@@ -61,7 +64,9 @@ impl Executor {
                 }
                 Location::Input(index) => inputs[index as usize].bytes,
                 Location::Inline(value) => literal(&self.work.program, value)?,
-                Location::Absent | Location::Extent { .. } => {
+                Location::Absent
+                | Location::Extent { .. }
+                | Location::Result { place: None, .. } => {
                     return Err(lost(&self.work.program, value));
                 }
             };
