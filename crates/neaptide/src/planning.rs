@@ -31,9 +31,15 @@ impl Model {
 
     /// The same of every program that may run, the preferred first.
     pub fn workloads(&self, threads: usize, bands: BandMode) -> Vec<Workload> {
+        let options = RunOptions {
+            threads,
+            bands,
+            ..RunOptions::default()
+        };
+        let compiling = options.compiling();
         let programs = self.programs.of(bands);
         programs
-            .map(|program| workload(program, target(threads), Kernels::Direct))
+            .map(|program| compiling.workload(program, Kernels::Direct))
             .collect()
     }
 

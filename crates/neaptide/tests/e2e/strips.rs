@@ -107,9 +107,9 @@ fn attention_whose_keys_come_in_strips() {
     }
 }
 
-/// Strips of results are put into their places as they are made.
+/// Strips of results go where the caller wants them: of the plan's memory, results need none.
 #[test]
-fn results_that_are_put_together() {
+fn results_in_strips_take_no_memory_of_the_plan() {
     let mut net = Net::seeded(3);
     let x = net.input(&[1, 16, 96, 32]);
     let a = net.conv(x, 16, 3, 1);
@@ -119,4 +119,10 @@ fn results_that_are_put_together() {
     net.output(narrow);
     let (packed, _) = same_bits(&mut net, 8 << 10);
     assert!(count(&packed, "PutRows") > 8);
+    let buffers = packed.workload(1, true).buffers;
+    assert_eq!(buffers.iter().filter(|b| b.bytes == 0).count(), 2);
+    let longest = buffers.iter().map(|b| b.bytes).max();
+    assert!(longest < Some(64 * 96 * 32), "{longest:?}");
+    let buffers = packed.workload(1, false).buffers;
+    assert!(buffers.iter().all(|b| b.bytes > 0));
 }
