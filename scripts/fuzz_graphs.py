@@ -221,7 +221,11 @@ def in_moved_steps(model, feed, judged, found, off):
             moved.graph.node.append(node)
         said.append(judgement(graphs.by_onnxruntime, moved, feed) or {})
     wrong = {}
-    for name, x in found.items():
+    for name, wanted in judged[0].items():
+        x = found.get(name)
+        if x is None or (x.shape, x.dtype) != (np.shape(wanted), np.asarray(wanted).dtype):
+            wrong[name] = "is missing, or of another shape or type"
+            continue
         among = np.stack([s[name] for s in said if name in s])
         nearest = np.clip(x, among.min(axis=0), among.max(axis=0))
         if why := near(nearest, x, off):
