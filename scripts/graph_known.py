@@ -289,6 +289,16 @@ KNOWN = [
     ),
     ("a constant that is normalised is rounding divided by rounding", normalises_a_constant, None),
     ("large numbers that cancel leave their rounding to an activation", bends_what_cancels, None),
+    (
+        "what an f32 rounds off from a sum is felt where its addends cancel",
+        lambda m, feed: (has(m, "ReduceSum") or has(m, "ReduceMean")) and reaching(m, feed, 0)[0].dtype == np.float32,
+        graphs.by_exact_sums,
+    ),
+    (
+        "the mean of no integers is none of them, and onnxruntime leaves it out",
+        lambda m, feed: has(m, "ReduceMean") and reaching(m, feed, 0)[0].dtype.kind in "iu" and not reaching(m, feed, 0)[0].size,
+        None,
+    ),
     ("onnxruntime adds pairs of products of 8 bits in 16 where there is no VNNI", saturates, graphs.by_exact_integers),
     ("a number that its type does not hold may become anything", out_of_range, None),
     (

@@ -66,15 +66,26 @@ def by_exact_integers(model, feed):
     return {node.output[0]: np.clip(y, info.min, info.max).astype(zero.dtype)}
 
 
+def _by_reference_in(wide, model, feed):
+    """The reference with a wider type in place of that of the node's first operand."""
+    dtype, types = feed[model.graph.node[0].input[0]].dtype, helper.np_dtype_to_tensor_dtype
+    other = onnx.ModelProto()
+    other.CopyFrom(model)
+    for value in [*other.graph.input, *other.graph.output]:
+        if value.type.tensor_type.elem_type == types(dtype):
+            value.type.tensor_type.elem_type = types(np.dtype(wide))
+    return by_reference(other, {name: x.astype(wide) if x.dtype == dtype else x for name, x in feed.items()}), dtype
+
+
+def by_exact_sums(model, feed):
+    """The reference in doubles, whose results are rounded once."""
+    found, dtype = _by_reference_in(F64, model, feed)
+    return {name: x.astype(dtype) for name, x in found.items()}
+
+
 def by_reference_that_saturates(model, feed):
     """The reference in 32-bit numbers, whose results are rounded to the integers that the model has, and no others."""
-    dtype = feed[model.graph.node[0].input[0]].dtype
-    wide = onnx.ModelProto()
-    wide.CopyFrom(model)
-    for value in [*wide.graph.input, *wide.graph.output]:
-        if value.type.tensor_type.elem_type == helper.np_dtype_to_tensor_dtype(dtype):
-            value.type.tensor_type.elem_type = TensorProto.FLOAT
-    found = by_reference(wide, {name: x.astype(F32) if x.dtype == dtype else x for name, x in feed.items()})
+    found, dtype = _by_reference_in(F32, model, feed)
     info = np.iinfo(dtype)
     return {name: np.clip(np.rint(x), info.min, info.max).astype(dtype) for name, x in found.items()}
 

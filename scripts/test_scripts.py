@@ -104,6 +104,12 @@ class FuzzGraphs(unittest.TestCase):
         self.assertFalse(window([1, 1, 2], kernel_shape=[2], dilations=[2], pads=[1, 1]))
         self.assertFalse(window([1, 1, 5], kernel_shape=[3], strides=[2], pads=[2, 2]))
 
+        node = onnx.helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)
+        ports = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in "xy"]
+        total = onnx.helper.make_model(onnx.helper.make_graph([node], "g", ports[:1], ports[1:]))
+        found = graphs.by_exact_sums(total, {"x": np.array([1e8, 1, -1e8], np.float32)})["y"]
+        self.assertEqual((found.dtype, found), (np.float32, 1.0))
+
         node = onnx.helper.make_node("MatMulInteger", ["x", "w"], ["y"])
         product = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], []))
         for largest, dtype, expected in ((130, np.int8, True), (129, np.int8, False), (255, np.uint8, False)):
